@@ -1,0 +1,103 @@
+// What the build writes for the launcher: kernels, specialisations and images, as plain constant data.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace gristmill {
+
+// The order is that of `gristmill.dtypes.ALL`.
+enum class Dtype : std::uint8_t { f16, bf16, f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, boolean, f8e4m3, f8e5m2 };
+
+enum class ParameterKind : std::uint8_t { pointer, size, shape, stride, scalar };
+
+// Postfix code over 64-bit integers; the opcodes are in grid.hpp. Empty: absent.
+using Code = std::span<const std::int64_t>;
+
+struct Parameter {
+    const char* name;
+    ParameterKind kind;
+    std::int8_t dtype_var;  // pointer or scalar: index into Kernel::dtype_vars; -1: `dtype` is fixed
+    Dtype dtype;            // read only when dtype_var is -1 (index parameters: i64, packed as the variant says)
+    std::int8_t tensor;     // size, shape, stride: index of the array's parameter; else -1
+    std::int8_t axis;       // shape, stride: may be negative, counted from the end
+    bool is_read;           // pointer: some specialisation loads through it
+    bool is_written;        // pointer: some specialisation stores through it
+    bool is_strided;        // pointer: the kernel takes its strides, so it need not be contiguous
+    bool has_default;       // scalar: may be left out at the call
+    double default_value;
+    Code extent;            // pointer: the number of elements that the array must have at least
+};
+
+struct ConstantValue {
+    enum class Kind : std::uint8_t { integer, boolean, real, text } kind;
+    std::int64_t integer;   // also for boolean
+    double real;
+    const char* text;
+};
+
+using HostFunction = void (*)(const void* parameters, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+
+// The code for one specialisation under one set of promises: images are found by symbol.
+struct Entry {
+    const char* symbol;
+    std::uint32_t threads;                 // of a block
+    std::uint32_t shared_bytes;            // static shared memory, for information
+    std::span<const HostFunction> host;    // by index of HostLevel in Tables::host_levels; empty: no CPU code
+    std::span<const std::uint16_t> ptx;    // indices into Tables::images
+};
+
+// Order of Specialisation::entries.
+enum class Variant : std::uint8_t { aligned32, general32, general64 };
+
+struct Specialisation {
+    const char* id;                              // gelu_forward__f32__1024
+    std::span<const Dtype> dtypes;               // by dtype variable
+    std::span<const ConstantValue> constants;    // by constant
+    std::uint16_t num_warps, num_stages;
+    std::span<const std::uint16_t> divisibility; // by parameter, for aligned32: the index must be a multiple of it; 0 or 1: any
+    Entry entries[3];                            // by Variant
+    std::int32_t backward;                       // specialisation of Kernel::backward with the same dtypes and constants; -1: none
+};
+
+struct Kernel {
+    const char* name;
+    const char* doc;
+    const char* source;                              // the author's text
+    const char* file;                                // relative to the project
+    std::span<const Parameter> parameters;
+    std::span<const char* const> dtype_vars;
+    std::span<const char* const> constants;
+    std::span<const Specialisation> specialisations; // in declared order: of those that fit a call, the first is used
+    std::span<const Code> grid;                      // 1 to 3 expressions
+    Code pick;                                       // true where a specialisation suits a call; empty: always
+    std::int32_t backward;                           // kernel index; -1: none
+    std::span<const std::uint16_t> cubins;           // indices into Tables::images; each holds every entry of the kernel
+};
+
+enum class ImageKind : std::uint8_t { cubin, ptx };
+
+struct Image {
+    ImageKind kind;
+    std::uint16_t sm;             // 80, 90, 100
+    char suffix;                  // 'a', 'f' or 0
+    std::uint16_t ptx_version;    // 70 for 7.0; cubin: 0
+    std::uint32_t offset, size;   // in the blob, zlib-compressed
+    std::uint32_t raw_size;
+};
+
+enum class HostLevel : std::uint8_t { x86_64_v2, x86_64_v3, x86_64_v4, aarch64 };
+
+struct Tables {
+    const char* package;                         // name of the distribution
+    const char* version;                         // of the package
+    const char* gristmill_version;               // of the compiler that built it
+    std::span<const Kernel> kernels;
+    std::span<const Image> images;
+    std::span<const HostLevel> host_levels;      // ascending
+    const unsigned char* blob;
+};
+
+extern const Tables tables;
+
+}  // namespace gristmill

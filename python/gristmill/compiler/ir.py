@@ -1,0 +1,317 @@
+"""The tile IR: SSA values that are tiles, ops from the op table, and three structured statements (For, While, If)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.dtypes import Dtype
+from gristmill.errors import Position
+
+MAX_TILE_ELEMENTS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Pointer:
+    """The dtype of addresses in global memory; `element` is what they point to."""
+
+    element: Dtype
+
+    @property
+    def name(self) -> str:
+        return f"ptr<{self.element.name}>"
+
+    bits = 64
+    is_float = is_int = is_signed = False
+
+
+@dataclass(frozen=True)
+class Tile:
+    """The type of a value: dtype and shape; `()` is a scalar, the same for all threads of the program."""
+
+    dtype: Dtype | Pointer
+    shape: tuple[int, ...] = ()
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.shape == ()
+
+    @property
+    def is_pointer(self) -> bool:
+        return isinstance(self.dtype, Pointer)
+
+    def with_shape(self, shape: tuple[int, ...]) -> Tile:
+        return Tile(self.dtype, shape)
+
+    def with_dtype(self, dtype: Dtype | Pointer) -> Tile:
+        return Tile(dtype, self.shape)
+
+    def __str__(self) -> str:
+        return self.dtype.name + (f"[{', '.join(map(str, self.shape))}]" if self.shape else "")
+
+
+class Value:
+    """One SSA value; two values are the same only if they are the same object. `name` is for people."""
+
+    __slots__ = ("type", "name")
+
+    def __init__(self, type: Tile, name: str = ""):
+        self.type = type
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"%{self.name or '?'}: {self.type}"
+
+
+@dataclass(eq=False)
+class Op:
+    """One row of the op table applied to operands; `attributes` are its compile-time arguments."""
+
+    row: Any  # op.OpRow; ops know nothing of rows' module
+    operands: list[Value]
+    attributes: dict[str, Any]
+    results: list[Value]
+    position: Position | None = None
+
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return str(self.row.name)
+
+
+@dataclass(eq=False)
+class Block:
+    """Statements in order; `arguments` are defined on entry and `yields` handed out at the end."""
+
+    arguments: list[Value] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    yields: list[Value] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class For:
+    """A counted loop; operands are (lower, upper, step, *initial), body arguments (induction, *carried)."""
+
+    operands: list[Value]
+    body: Block
+    results: list[Value]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None
+    name = "for"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.body,)
+
+
+@dataclass(eq=False)
+class While:
+    """`condition` yields (goes_on, *carried) from its arguments; `body` maps them to the next ones."""
+
+    operands: list[Value]
+    condition: Block
+    body: Block
+    results: list[Value]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None
+    name = "while"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.condition, self.body)
+
+
+@dataclass(eq=False)
+class If:
+    """Runs one of two blocks, which yield the results; operands are (condition,), a scalar bool."""
+
+    operands: list[Value]
+    then: Block
+    otherwise: Block
+    results: list[Value]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    position: Position | None = None
+    name = "if"
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (self.then, self.otherwise)
+
+
+Statement = Op | For | While | If
+
+
+@dataclass(eq=False)
+class Function:
+    """A kernel for one specialisation; `facts` holds what the launcher promises of parameters (divisibility)."""
+
+    name: str
+    body: Block
+    num_warps: int = 4
+    facts: dict[Value, int] = field(default_factory=dict)
+    layouts: dict[Value, Any] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> list[Value]:
+        return self.body.arguments
+
+
+def walk(block: Block) -> Iterator[Statement]:
+    """Yield every statement below `block`, outer before inner, in order."""
+    for statement in block.statements:
+        yield statement
+        for inner in statement.blocks:
+            yield from walk(inner)
+
+
+def uses(block: Block) -> dict[Value, int]:
+    """Count how often each value is used below `block`, yields included."""
+    counts: dict[Value, int] = {}
+    for value in _used(block):
+        counts[value] = counts.get(value, 0) + 1
+    return counts
+
+
+def _used(block: Block) -> Iterator[Value]:
+    for statement in block.statements:
+        yield from statement.operands
+        for inner in statement.blocks:
+            yield from _used(inner)
+    yield from block.yields
+
+
+def definitions(block: Block) -> dict[Value, Statement]:
+    """Map each value defined by a statement below `block` to that statement."""
+    return {value: statement for statement in walk(block) for value in statement.results}
+
+
+Mapping = dict[Value, Value]
+
+
+def clone_block(block: Block, mapping: Mapping, change: Callable[[Op, list[Value]], Value | None] | None = None) -> Block:
+    """Copy `block` with fresh values, reading outer values through `mapping`, which gains the new ones.
+
+    `change(op, new_operands)` may return a value that stands for the op's only result, which is then not copied.
+    """
+    new = Block([_fresh(v, mapping) for v in block.arguments])
+    for statement in block.statements:
+        copy = _clone_statement(statement, mapping, change)
+        if copy is not None:
+            new.statements.append(copy)
+    new.yields = [mapping.get(v, v) for v in block.yields]
+    return new
+
+
+def _fresh(value: Value, mapping: Mapping) -> Value:
+    mapping[value] = Value(value.type, value.name)
+    return mapping[value]
+
+
+def _clone_statement(statement: Statement, mapping: Mapping, change: Any) -> Statement | None:
+    operands = [mapping.get(v, v) for v in statement.operands]
+    if isinstance(statement, Op):
+        replacement = change(statement, operands) if change else None
+        if replacement is not None:
+            mapping[statement.results[0]] = replacement
+            return None
+        results = [_fresh(v, mapping) for v in statement.results]
+        return Op(statement.row, operands, dict(statement.attributes), results, statement.position)
+    blocks = [clone_block(block, mapping, change) for block in statement.blocks]
+    results = [_fresh(v, mapping) for v in statement.results]
+    return type(statement)(operands, *blocks, results, dict(statement.attributes), statement.position)  # type: ignore[arg-type]
+
+
+def verify(function: Function) -> None:
+    """Check that every value is defined before it is used, and that blocks yield what their statement results in."""
+    _verify_block(function.body, set())
+
+
+def _verify_block(block: Block, outer: set[Value]) -> None:
+    known = outer | set(block.arguments)
+    for statement in block.statements:
+        for value in statement.operands:
+            assert value in known, f"{statement.name}: {value} is used before it is defined"
+        for inner in statement.blocks:
+            _verify_block(inner, known)
+        _verify_yields(statement)
+        known |= set(statement.results)
+    for value in block.yields:
+        assert value in known, f"yield: {value} is used before it is defined"
+
+
+def _verify_yields(statement: Statement) -> None:
+    results = [v.type for v in statement.results]
+    if isinstance(statement, For):
+        initial = [v.type for v in statement.operands[3:]]
+        carried = [v.type for v in statement.body.arguments[1:]]
+        yielded = [v.type for v in statement.body.yields]
+        assert initial == carried == yielded == results, f"for: carries {initial}, {carried}, {yielded}, {results}"
+    elif isinstance(statement, If):
+        assert all([v.type for v in b.yields] == results for b in statement.blocks), "if: branches differ in type"
+    elif isinstance(statement, While):
+        yielded = [v.type for v in statement.body.yields]
+        assert yielded == results, f"while: carries {yielded}, results in {results}"
+
+
+class _Printer:
+    def __init__(self, layouts: dict[Value, Any]):
+        self.names: dict[Value, str] = {}
+        self.taken: set[str] = set()
+        self.layouts = layouts
+        self.lines: list[str] = []
+
+    def name(self, value: Value) -> str:
+        if value not in self.names:
+            base, count = value.name or "t", 0
+            name = base if value.name else "t0"
+            while name in self.taken:
+                count += 1
+                name = f"{base}{'_' if value.name else ''}{count}"
+            self.taken.add(name)
+            self.names[value] = "%" + name
+        return self.names[value]
+
+    def typed(self, values: list[Value]) -> str:
+        return ", ".join(f"{self.name(v)}: {v.type}{self.layout(v)}" for v in values)
+
+    def layout(self, value: Value) -> str:
+        return f" {{{self.layouts[value]}}}" if value in self.layouts else ""
+
+    def block(self, block: Block, indent: str) -> None:
+        for statement in block.statements:
+            self.statement(statement, indent)
+        if block.yields:
+            self.lines.append(f"{indent}yield {', '.join(map(self.name, block.yields))}")
+
+    def statement(self, statement: Statement, indent: str) -> None:
+        operands = [self.name(v) for v in statement.operands]
+        operands += [f"{k}={_attribute(v)}" for k, v in statement.attributes.items() if v not in (None, "")]
+        text = f"{statement.name} {', '.join(operands)}".rstrip()
+        results = self.typed(statement.results)
+        self.lines.append(indent + (f"{results} = {text}" if results else text))
+        for keyword, block in zip(_KEYWORDS[statement.name], statement.blocks, strict=True) if statement.blocks else ():
+            self.lines.append(f"{indent}{keyword}({self.typed(block.arguments)}):")
+            self.block(block, indent + "  ")
+
+
+_KEYWORDS = {"for": ("do",), "while": ("while", "do"), "if": ("then", "else")}
+
+
+def _attribute(value: Any) -> str:
+    return str(value.name) if hasattr(value, "name") else repr(value)
+
+
+def print_function(function: Function) -> str:
+    """Return the function as text; layouts are shown where they are assigned."""
+    printer = _Printer(function.layouts)
+    head = f"function {function.name}({printer.typed(function.parameters)}) num_warps={function.num_warps}:"
+    printer.lines.append(head)
+    printer.block(function.body, "  ")
+    return "\n".join(printer.lines) + "\n"

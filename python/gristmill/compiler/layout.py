@@ -1,0 +1,207 @@
+"""Linear layouts: which register of which lane of which warp holds which element of a tile.
+
+A layout is a map, linear over bits, from (register, lane, warp) to coordinates: one basis vector a bit, and the
+coordinates of an index are the XOR of the bases of its set bits (arXiv 2505.23819). A zero basis is replication.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+Coordinates = tuple[int, ...]
+LANE_BITS = 5
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Bases of the register, lane and warp bits, each a tuple of coordinates in `shape`, least significant bit first."""
+
+    shape: tuple[int, ...]
+    reg: tuple[Coordinates, ...]
+    lane: tuple[Coordinates, ...]
+    warp: tuple[Coordinates, ...]
+
+    @property
+    def registers(self) -> int:
+        """Registers of one thread, replicated ones included."""
+        return 1 << len(self.reg)
+
+    @property
+    def threads(self) -> int:
+        return 1 << (len(self.lane) + len(self.warp))
+
+    @property
+    def bases(self) -> tuple[Coordinates, ...]:
+        return self.reg + self.lane + self.warp
+
+    def at(self, register: int, lane: int = 0, warp: int = 0) -> Coordinates:
+        """Return the coordinates of one thread's register."""
+        bits = register | lane << len(self.reg) | warp << (len(self.reg) + len(self.lane))
+        return combine(self.bases, bits, len(self.shape))
+
+    def register_holding(self, coordinates: Coordinates) -> int:
+        """Return the lowest register whose own part of the coordinates is `coordinates`; -1 if there is none."""
+        return _register_table(self).get(coordinates, -1)
+
+    def map_coordinates(self, shape: tuple[int, ...], change: Callable[[Coordinates], Coordinates]) -> Layout:
+        """Return the layout whose bases are `change(basis)`; `change` must be linear over bits."""
+        reg, lane, warp = (tuple(change(b) for b in part) for part in (self.reg, self.lane, self.warp))
+        return Layout(shape, reg, lane, warp)
+
+    def slice(self, axis: int) -> Layout:
+        """Drop an axis: the layout of what remains when it is reduced away."""
+        return self.map_coordinates(_without(self.shape, axis), lambda b: _without(b, axis)).compact()
+
+    def expand(self, axis: int) -> Layout:
+        """Insert an axis of size 1."""
+        return self.map_coordinates(_with(self.shape, axis, 1), lambda b: _with(b, axis, 0))
+
+    def permute(self, order: Sequence[int]) -> Layout:
+        """Reorder the axes: axis i of the result is axis `order[i]` of this one."""
+        shape = tuple(self.shape[i] for i in order)
+        return self.map_coordinates(shape, lambda b: tuple(b[i] for i in order))
+
+    def reshape(self, shape: tuple[int, ...]) -> Layout:
+        """Keep each element's row-major position, and name it by the coordinates in `shape`."""
+        return self.map_coordinates(shape, lambda b: unflatten(flatten(b, self.shape), shape))
+
+    def compact(self) -> Layout:
+        """Drop register bits that only replicate."""
+        return Layout(self.shape, tuple(b for b in self.reg if any(b)), self.lane, self.warp)
+
+    def vector_width(self, axis: int = -1) -> int:
+        """Return how many registers in a row hold consecutive elements along `axis`."""
+        width = 1
+        for basis in self.reg:
+            if basis[axis] != width or sum(basis) != width:
+                break
+            width *= 2
+        return width
+
+    def split(self, axis: int) -> tuple[list[int], list[int], list[int]]:
+        """Return the register, lane and warp bits (by number) whose bases move along `axis`."""
+        parts = (self.reg, self.lane, self.warp)
+        reg, lane, warp = ([i for i, b in enumerate(part) if b[axis]] for part in parts)
+        return reg, lane, warp
+
+    def is_onto(self) -> bool:
+        """Whether every element of the tile is held somewhere."""
+        return rank([flatten(b, self.shape) for b in self.bases]) == sum(s.bit_length() - 1 for s in self.shape)
+
+    def __str__(self) -> str:
+        return " ".join(f"{n}={_short(p)}" for n, p in (("reg", self.reg), ("lane", self.lane), ("warp", self.warp)))
+
+
+def _short(part: tuple[Coordinates, ...]) -> str:
+    return "[" + " ".join(",".join(map(str, b)) for b in part) + "]"
+
+
+def _without(items: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    return items[:axis] + items[axis + 1 :]
+
+
+def _with(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
+    return items[:axis] + (item,) + items[axis:]
+
+
+@functools.lru_cache(maxsize=1024)
+def _register_table(layout: Layout) -> dict[Coordinates, int]:
+    table: dict[Coordinates, int] = {}
+    for register in range(layout.registers):
+        table.setdefault(combine(layout.reg, register, len(layout.shape)), register)
+    return table
+
+
+def combine(bases: Sequence[Coordinates], bits: int, dimensions: int) -> Coordinates:
+    """Return the XOR of the bases of the set bits."""
+    result = [0] * dimensions
+    for i, basis in enumerate(bases):
+        if bits >> i & 1:
+            result = [a ^ b for a, b in zip(result, basis, strict=True)]
+    return tuple(result)
+
+
+def flatten(coordinates: Coordinates, shape: tuple[int, ...]) -> int:
+    """Return the row-major position of coordinates."""
+    position = 0
+    for c, size in zip(coordinates, shape, strict=True):
+        position = position * size + c
+    return position
+
+
+def unflatten(position: int, shape: tuple[int, ...]) -> Coordinates:
+    """Return the coordinates of a row-major position."""
+    result = []
+    for size in reversed(shape):
+        result.append(position % size)
+        position //= size
+    return tuple(reversed(result))
+
+
+def rank(vectors: Sequence[int]) -> int:
+    """Return the rank of bit vectors over GF(2)."""
+    basis: list[int] = []
+    for vector in vectors:
+        for b in basis:
+            vector = min(vector, vector ^ b)
+        if vector:
+            basis.append(vector)
+    return len(basis)
+
+
+def blocked(
+    shape: tuple[int, ...], vector: int, num_warps: int, *, order: Sequence[int] | None = None, warp_axis: int | None = None
+) -> Layout:
+    """Return the layout for wide coalesced access: `vector` elements a thread, then lanes, then warps.
+
+    Axes are filled in `order` (default: last first). Warps go along `warp_axis` first where one is given, so that a
+    reduction along the others needs no shared memory. What the tile still needs becomes registers, what it has too
+    little of becomes replication.
+    """
+    axes = list(order) if order is not None else list(range(len(shape) - 1, -1, -1))
+    filled = [0] * len(shape)
+    take = functools.partial(_take_bit, shape, filled)
+    reg = [take(axes[:1]) for _ in range(min(vector, shape[axes[0]]).bit_length() - 1)] if shape else []
+    lane = [take(axes) for _ in range(LANE_BITS)]
+    warp_axes = axes if warp_axis is None else [warp_axis]
+    warp = [take(warp_axes) for _ in range(num_warps.bit_length() - 1)]
+    while any((1 << f) < s for f, s in zip(filled, shape, strict=True)):
+        reg.append(take(axes))
+    return Layout(shape, tuple(reg), tuple(lane), tuple(warp))
+
+
+def _take_bit(shape: tuple[int, ...], filled: list[int], axes: Sequence[int]) -> Coordinates:
+    basis = [0] * len(shape)
+    for axis in axes:
+        if (1 << filled[axis]) < shape[axis]:
+            basis[axis] = 1 << filled[axis]
+            filled[axis] += 1
+            break
+    return tuple(basis)
+
+
+def default_vector(elements: int, threads: int, wanted: int) -> int:
+    """Return the registers in a row to give each thread: `wanted`, less where that would leave threads idle."""
+    return max(1, min(wanted, elements // threads if elements >= threads else 1))
+
+
+def owner_bits(layout: Layout) -> tuple[list[int], list[int]]:
+    """Return the lane and warp bits that only replicate: where any is set, a thread holds copies."""
+    known: list[int] = [flatten(b, layout.shape) for b in layout.reg]
+    lanes, warps = [], []
+    for part, spare in ((layout.lane, lanes), (layout.warp, warps)):
+        for i, basis in enumerate(part):
+            vector = flatten(basis, layout.shape)
+            if rank([*known, vector]) == rank(known):
+                spare.append(i)
+            known.append(vector)
+    return lanes, warps
+
+
+def all_points(layout: Layout) -> list[tuple[int, int, int]]:
+    """Return every (register, lane, warp); for tests and small proofs."""
+    sizes = (range(1 << len(part)) for part in (layout.reg, layout.lane, layout.warp))
+    return list(itertools.product(*sizes))

@@ -1,0 +1,184 @@
+"""The op table: one row an operation, with its signature, typing rule, meaning in numpy, facts and lowerings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gristmill.compiler.ir import Block, Op, Tile, Value
+from gristmill.errors import KernelError, Position
+
+ROWS: dict[str, OpRow] = {}
+
+
+@dataclass
+class Lowering:
+    """One way to lower an op: for machines of kind `on` (None: any) where `when(machine, op)` holds (None: always)."""
+
+    function: Callable[..., Any]
+    on: str | None = None
+    when: Callable[..., bool] | None = None
+
+
+@dataclass(eq=False)
+class OpRow:
+    """One operation. Calling it inside a `Builder` checks the arguments and emits the op.
+
+    `kind` "elementwise": lowerings see one register of each operand; "tile": they see (machine, op, *tiles).
+    `effect` is "" for pure ops, "read" or "write" for those that touch memory.
+    `is_cheap`: recomputing it costs less than keeping or moving its result.
+    """
+
+    name: str
+    family: str
+    infer: Callable[..., Any]
+    kind: str = "elementwise"
+    effect: str = ""
+    is_cheap: bool = False
+    is_constant_time: bool = True
+    reference_function: Callable[..., Any] | None = None
+    facts_function: Callable[..., Any] | None = None
+    layout_function: Callable[..., Any] | None = None
+    lowerings: list[Lowering] = field(default_factory=list)
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.infer) or ""
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.infer)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        try:
+            bound = self.signature.bind(*arguments, **named)
+        except TypeError as error:
+            raise KernelError(f"{self.name}(): {error}", fix=f"call it as `{self.name}{self.signature}`") from None
+        return self.infer(*bound.args, **bound.kwargs)
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate the op's meaning on numpy arrays: (*operands, **attributes)."""
+        self.reference_function = function
+        return function
+
+    def facts(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate the rule for alignment facts: (op, *facts of the operands) -> Facts of the result."""
+        self.facts_function = function
+        return function
+
+    def layouts(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate the layout rule: (op, layout of the first operand or result) -> layouts; see passes/layout.py."""
+        self.layout_function = function
+        return function
+
+    def lower(self, function: Callable[..., Any] | None = None, *, on: str | None = None, when: Any = None) -> Any:
+        """Decorate a lowering; the last one declared that fits the machine is taken."""
+
+        def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
+            self.lowerings.append(Lowering(f, on, when))
+            return f
+
+        return decorate(function) if function else decorate
+
+    def lowering(self, machine: Any, op: Op) -> Callable[..., Any]:
+        """Return the lowering for `machine`: specific before portable, later before earlier."""
+        fitting = [w for w in self.lowerings if w.on in (None, machine.kind) and (w.when is None or w.when(machine, op))]
+        assert fitting, f"{self.name} has no lowering for {machine.kind}"
+        return max(reversed(fitting), key=lambda w: (w.on is not None) + (w.when is not None)).function
+
+
+def op(family: str, **traits: Any) -> Callable[[Callable[..., Any]], OpRow]:
+    """Declare an operation; the decorated function is its signature, documentation and typing rule."""
+
+    def decorate(infer: Callable[..., Any]) -> OpRow:
+        row = OpRow(traits.pop("name", infer.__name__.rstrip("_")), family, infer, **traits)
+        assert row.name not in ROWS, f"{row.name} is declared twice"
+        ROWS[row.name] = row
+        return row
+
+    return decorate
+
+
+@dataclass(eq=False)
+class Composite:
+    """An operation written in the tile language itself: compiled by inlining `function` into the kernel."""
+
+    name: str
+    family: str
+    function: Callable[..., Any]
+    reference_function: Callable[..., Any] | None = None
+
+    @property
+    def doc(self) -> str:
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def signature(self) -> inspect.Signature:
+        return inspect.signature(self.function)
+
+    def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate the op's meaning on numpy arrays."""
+        self.reference_function = function
+        return function
+
+
+COMPOSITES: dict[str, Composite] = {}
+
+
+def composite(family: str) -> Callable[[Callable[..., Any]], Composite]:
+    """Declare an operation whose body is tile language."""
+
+    def decorate(function: Callable[..., Any]) -> Composite:
+        row = Composite(function.__name__.rstrip("_"), family, function)
+        COMPOSITES[row.name] = row
+        return row
+
+    return decorate
+
+
+class Builder:
+    """Appends ops to a block; rows find the active one through `current()`."""
+
+    def __init__(self, block: Block):
+        self.block = block
+        self.position: Position | None = None
+
+    def emit(self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile]) -> list[Value]:
+        results = [Value(t) for t in types]
+        self.block.statements.append(Op(row, operands, attributes, results, self.position))
+        return results
+
+    @contextmanager
+    def inside(self, block: Block) -> Iterator[None]:
+        """Append to `block` for the time being."""
+        outer, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = outer
+
+
+_active: list[Builder] = []
+
+
+@contextmanager
+def building(builder: Builder) -> Iterator[Builder]:
+    """Make `builder` the one that rows emit to."""
+    _active.append(builder)
+    try:
+        yield builder
+    finally:
+        _active.pop()
+
+
+def emit(name: str, result: Tile, *operands: Value, **attributes: Any) -> Value:
+    """Emit the op called `name` with typed operands; to be called at the end of a typing rule."""
+    return _active[-1].emit(ROWS[name], list(operands), attributes, [result])[0]
+
+
+def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:
+    """Emit an op without a result."""
+    _active[-1].emit(ROWS[name], list(operands), attributes, [])

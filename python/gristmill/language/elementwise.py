@@ -1,0 +1,464 @@
+"""Arithmetic, comparisons, bits, selection and casts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gristmill import dtypes as dt
+from gristmill.compiler.facts import Facts, add_facts, compare_facts, multiply_facts, subtract_facts
+from gristmill.compiler.ir import Pointer, Tile, Value
+from gristmill.compiler.op import OpRow, emit, op
+from gristmill.errors import KernelError
+from gristmill.language.index import dt_numpy
+from gristmill.language.types import as_value, broadcast_pair, broadcast_value, cast_to, common_shape
+from gristmill.language.types import constant, describe, is_number, need_dtype, promote_integers, promoted
+
+
+def _offset_pointer(pointer: Value, elements: Any, what: str) -> Value:
+    elements = as_value(elements, what)
+    if not (elements.type.dtype.is_int or elements.type.dtype == dt.bool_):
+        fix = "offsets count elements: use an integer"
+        raise KernelError(f"{what}: a pointer takes an integer offset, got {describe(elements)}", fix=fix)
+    pointer, elements = broadcast_pair(pointer, elements, what)
+    return emit("offset", pointer.type, pointer, elements)
+
+
+@op("pointer", is_cheap=True)
+def offset(pointer: Any, elements: Any) -> Value:
+    """The address `elements` elements after `pointer`; what `+` means on pointers."""
+    return _offset_pointer(pointer, elements, "offset()")
+
+
+@offset.reference
+def _(pointer: Any, elements: Any) -> Any:
+    return pointer.moved(elements)
+
+
+@offset.facts
+def _(op: Any, pointer: Facts, elements: Facts) -> Facts:
+    return add_facts(pointer, elements, op.operands[0].type.dtype.element.itemsize)
+
+
+@offset.lower
+def _(m: Any, pointer: Any, elements: Any) -> Any:
+    return m.offset(pointer, elements)
+
+
+def _is_pointer(x: Any) -> bool:
+    return isinstance(x, Value) and x.type.is_pointer
+
+
+@op("arithmetic", is_cheap=True)
+def add(x: Any, y: Any) -> Value:
+    """x + y; integers wrap in their own width; a pointer moves by an integer number of elements."""
+    for pointer, elements in ((x, y), (y, x)):
+        if _is_pointer(pointer):
+            return _offset_pointer(pointer, elements, "+")
+    a, b = promoted(x, y, what="+")
+    return emit("add", a.type, a, b)
+
+
+@add.reference
+def _(x: Any, y: Any) -> Any:
+    return x + y
+
+
+@add.facts
+def _(op: Any, x: Facts, y: Facts) -> Facts:
+    return add_facts(x, y)
+
+
+@add.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.add(x, y)
+
+
+@op("arithmetic", is_cheap=True)
+def sub(x: Any, y: Any) -> Value:
+    """x - y; integers wrap; a pointer moves back by an integer number of elements."""
+    if _is_pointer(x):
+        return _offset_pointer(x, neg(y), "-")
+    a, b = promoted(x, y, what="-")
+    return emit("sub", a.type, a, b)
+
+
+@sub.reference
+def _(x: Any, y: Any) -> Any:
+    return x - y if x.dtype != np.bool_ else x ^ y
+
+
+@sub.facts
+def _(op: Any, x: Facts, y: Facts) -> Facts:
+    return subtract_facts(x, y)
+
+
+@sub.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.subtract(x, y)
+
+
+@op("arithmetic", is_cheap=True)
+def mul(x: Any, y: Any) -> Value:
+    """x * y; integers wrap in their own width."""
+    a, b = promoted(x, y, what="*")
+    return emit("mul", a.type, a, b)
+
+
+@mul.reference
+def _(x: Any, y: Any) -> Any:
+    return x * y
+
+
+@mul.facts
+def _(op: Any, x: Facts, y: Facts) -> Facts:
+    return multiply_facts(x, y)
+
+
+@mul.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.multiply(x, y)
+
+
+@op("arithmetic")
+def truediv(x: Any, y: Any) -> Value:
+    """x / y in f32, or f64 if either is; integers are converted to f32; within 2 ulp."""
+    a, b = promoted(x, y, what="/", is_division=True)
+    if not a.type.dtype.is_float:
+        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
+    return emit("truediv", a.type, a, b)
+
+
+@truediv.reference
+def _(x: Any, y: Any) -> Any:
+    return x / y
+
+
+@truediv.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.divide(x, y)
+
+
+@op("arithmetic")
+def div_rn(x: Any, y: Any) -> Value:
+    """x / y in f32 or f64, correctly rounded."""
+    a, b = promoted(x, y, what="div_rn()", is_division=True)
+    if not a.type.dtype.is_float:
+        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
+    return emit("div_rn", a.type, a, b)
+
+
+@div_rn.reference
+def _(x: Any, y: Any) -> Any:
+    return x / y
+
+
+@div_rn.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.divide_exactly(x, y)
+
+
+@op("arithmetic", is_cheap=True)
+def floordiv(x: Any, y: Any) -> Value:
+    """x // y of integers, truncated towards zero as in C (not floored); y = 0 is undefined."""
+    a, b = promoted(x, y, what="//", is_division=True)
+    if a.type.dtype.is_float:
+        raise KernelError(f"//: needs integers, got {a.type}", fix="use `tl.floor(x / y)` for floats")
+    return emit("floordiv", a.type, a, b)
+
+
+@floordiv.reference
+def _(x: Any, y: Any) -> Any:
+    if x.dtype.kind != "i":
+        return x // y
+    wrapped = np.where(y == -1, np.negative(x), x)
+    quotient = np.trunc(np.where(y == -1, 1, x).astype(np.longdouble) / np.where(y == -1, 1, y)).astype(x.dtype)
+    return np.where(y == -1, wrapped, quotient).astype(x.dtype)
+
+
+@floordiv.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.quotient(x, y)
+
+
+@op("arithmetic", is_cheap=True)
+def mod(x: Any, y: Any) -> Value:
+    """The remainder of x / y with the sign of x, as in C (not Python's)."""
+    a, b = promoted(x, y, what="%", is_division=True)
+    return emit("mod", a.type, a, b)
+
+
+@mod.reference
+def _(x: Any, y: Any) -> Any:
+    return np.fmod(x, y)
+
+
+@mod.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.remainder(x, y)
+
+
+@op("arithmetic", is_cheap=True)
+def neg(x: Any) -> Value:
+    """-x; unsigned integers wrap."""
+    x = as_value(x)
+    if not isinstance(x.type.dtype, dt.Dtype) or x.type.dtype == dt.bool_:
+        raise KernelError(f"-: needs numbers, got {x.type}", fix="cast it first, as in `x.to(tl.int32)`")
+    return emit("neg", x.type, x)
+
+
+@neg.reference
+def _(x: Any) -> Any:
+    return np.negative(x)
+
+
+@neg.facts
+def _(op: Any, x: Facts) -> Facts:
+    return Facts(x.each, 1, x.constancy, None if x.constant is None else -x.constant)
+
+
+@neg.lower
+def _(m: Any, x: Any) -> Any:
+    return m.negative(x)
+
+
+@op("arithmetic")
+def abs_(x: Any) -> Value:
+    """The absolute value; of the lowest integer, itself."""
+    x = as_value(x)
+    return x if x.type.dtype.kind in ("uint", "bool") else emit("abs", x.type, x)
+
+
+@abs_.reference
+def _(x: Any) -> Any:
+    return np.abs(x)
+
+
+@abs_.lower
+def _(m: Any, x: Any) -> Any:
+    return m.absolute(x)
+
+
+@op("arithmetic")
+def fma(x: Any, y: Any, z: Any) -> Value:
+    """x * y + z, rounded once; floats. f16 and bf16 are computed in f32 and rounded again."""
+    a, b = promoted(x, y, what="fma()")
+    a, c = promoted(a, z, what="fma()")
+    b = cast_to(b, a.type.dtype)
+    if not a.type.dtype.is_float:
+        raise KernelError(f"fma(): needs floating tiles, got {a.type}", fix="write `x * y + z` for integers")
+    b = broadcast_value(b, a.type.shape)
+    if a.type.dtype.bits < 32:
+        wide = [cast_to(t, dt.f32) for t in (a, b, c)]
+        return cast_to(emit("fma", wide[0].type, *wide), a.type.dtype)
+    return emit("fma", a.type, a, b, c)
+
+
+@fma.reference
+def _(x: Any, y: Any, z: Any) -> Any:
+    return (x.astype(np.longdouble) * y + z).astype(x.dtype)
+
+
+@fma.lower
+def _(m: Any, x: Any, y: Any, z: Any) -> Any:
+    return m.fma(x, y, z)
+
+
+NAN_RULES = {"none": False, "all": True}
+
+
+def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
+    def infer(x: Any, y: Any, propagate_nan: Any = "none") -> Value:
+        keep = NAN_RULES.get(str(getattr(propagate_nan, "name", propagate_nan)).lower())
+        if keep is None:
+            raise KernelError(f"{name}(): propagate_nan must be 'none' or 'all'", fix="use `propagate_nan='all'`")
+        a, b = promoted(x, y, what=f"{name}()")
+        return emit(name, a.type, a, b, keep_nan=keep)
+
+    infer.__name__ = name
+    infer.__doc__ = f"The {name} of x and y; of a number and NaN the number, or with `propagate_nan='all'` NaN."
+    row = op("arithmetic")(infer)
+    row.reference(lambda x, y, *, keep_nan: (numpy_keeping if keep_nan else numpy_ignoring)(x, y))
+    row.lower(lambda m, x, y, *, keep_nan: getattr(m, name)(x, y, keep_nan=keep_nan))
+    return row
+
+
+maximum = _extremum("maximum", np.fmax, np.maximum)
+minimum = _extremum("minimum", np.fmin, np.minimum)
+
+
+@op("arithmetic")
+def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = "none") -> Value:
+    """x limited to [min, max]; a NaN in x becomes min, or stays NaN with `propagate_nan='all'`."""
+    return minimum(maximum(x, min, propagate_nan), max, propagate_nan)
+
+
+@clamp.reference
+def _(x: Any, low: Any, high: Any, *, keep_nan: bool = False) -> Any:
+    return np.minimum(np.maximum(x, low), high) if keep_nan else np.fmin(np.fmax(x, low), high)
+
+
+def _comparison(name: str, predicate: str, compare: Callable[[Any, Any], Any]) -> OpRow:
+    def infer(x: Any, y: Any) -> Value:
+        a, b = promoted(x, y, what=predicate)
+        return emit(name, a.type.with_dtype(dt.bool_), a, b)
+
+    infer.__name__ = name
+    infer.__doc__ = f"x {predicate} y as bools; with a NaN {'true' if predicate == '!=' else 'false'}."
+    row = op("comparison", is_cheap=True)(infer)
+    row.reference(lambda x, y: compare(x, y))
+    row.facts(lambda op, x, y: compare_facts(predicate, x, y))
+    row.lower(lambda m, x, y: m.compare(predicate, x, y))
+    row.predicate = predicate  # type: ignore[attr-defined]
+    return row
+
+
+lt = _comparison("lt", "<", np.less)
+le = _comparison("le", "<=", np.less_equal)
+gt = _comparison("gt", ">", np.greater)
+ge = _comparison("ge", ">=", np.greater_equal)
+eq = _comparison("eq", "==", np.equal)
+ne = _comparison("ne", "!=", np.not_equal)
+
+
+def _bit_operands(x: Any, y: Any, what: str) -> tuple[Value, Value]:
+    a, b = promoted(x, y, what=what)
+    if a.type.dtype.is_float:
+        raise KernelError(f"{what}: needs integers or bools, got {a.type}", fix="compare first, or cast with `bitcast=True`")
+    return a, b
+
+
+def _bitwise(name: str, symbol: str, word: str, numpy_function: Any) -> OpRow:
+    def infer(x: Any, y: Any) -> Value:
+        a, b = _bit_operands(x, y, symbol)
+        return emit(name, a.type, a, b)
+
+    infer.__name__ = name
+    infer.__doc__ = f"x {symbol} y, bit by bit, of integers or bools."
+    row = op("bits", is_cheap=True)(infer)
+    row.reference(lambda x, y: numpy_function(x, y))
+    row.facts(lambda op, x, y: Facts(constancy=min(x.constancy, y.constancy)))
+    row.lower(lambda m, x, y: getattr(m, word)(x, y))
+    return row
+
+
+and_ = _bitwise("and", "&", "bit_and", np.bitwise_and)
+or_ = _bitwise("or", "|", "bit_or", np.bitwise_or)
+xor = _bitwise("xor", "^", "bit_xor", np.bitwise_xor)
+
+
+@op("bits", is_cheap=True)
+def invert(x: Any) -> Value:
+    """~x: every bit flipped; on bools the negation."""
+    x = as_value(x)
+    if not (x.type.dtype == dt.bool_ or x.type.dtype.is_int):
+        raise KernelError(f"~: needs integers or bools, got {x.type}", fix="compare first")
+    return xor(x, constant(True if x.type.dtype == dt.bool_ else -1 if x.type.dtype.is_signed else (1 << x.type.dtype.bits) - 1, x.type.dtype))
+
+
+@invert.reference
+def _(x: Any) -> Any:
+    return np.invert(x)
+
+
+def _shift(name: str, symbol: str, word: str, numpy_function: Any) -> OpRow:
+    def infer(x: Any, y: Any) -> Value:
+        a, b = _bit_operands(x, y, symbol)
+        return emit(name, a.type, a, b)
+
+    infer.__name__ = name
+    infer.__doc__ = f"x {symbol} y of integers; y from 0 to one less than the width."
+    row = op("bits", is_cheap=True)(infer)
+    row.reference(lambda x, y: numpy_function(x, y))
+    row.lower(lambda m, x, y: getattr(m, word)(x, y))
+    return row
+
+
+shl = _shift("shl", "<<", "shift_left", np.left_shift)
+shr = _shift("shr", ">>", "shift_right", np.right_shift)
+
+
+@op("selection")
+def where(condition: Any, x: Any, y: Any) -> Value:
+    """x where `condition` holds and y elsewhere; the three broadcast, x and y are brought to one dtype."""
+    test = as_value(condition, "where()")
+    if test.type.dtype != dt.bool_:
+        test = ne(test, 0)
+    if _is_pointer(x) and _is_pointer(y) and x.type.dtype == y.type.dtype:
+        a, b = broadcast_pair(x, y, "where()")
+    else:
+        a, b = promoted(x, y, what="where()")
+    shape = common_shape(test.type.shape, a.type.shape, "where()")
+    test, a, b = (broadcast_value(t, shape) for t in (test, a, b))
+    return emit("where", a.type, test, a, b)
+
+
+@where.reference
+def _(condition: Any, x: Any, y: Any) -> Any:
+    return np.where(condition, x, y)
+
+
+@where.lower
+def _(m: Any, condition: Any, x: Any, y: Any) -> Any:
+    return m.select(condition, x, y)
+
+
+@op("cast", name="cast", is_cheap=True)
+def cast(x: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Value:
+    """x as `dtype`: floats round to nearest even, floats to integers truncate, to bool is `!= 0`.
+
+    `bitcast=True` keeps the bits instead, between dtypes of one width.
+    """
+    dtype = dtype if isinstance(dtype, Pointer) else need_dtype(dtype, "cast()")
+    if is_number(x):
+        return constant(dtype.kind == "bool" and bool(x) or (int(x) if dtype.is_int else x), dtype)
+    x = as_value(x, "cast()")
+    if fp_downcast_rounding not in (None, "rtne"):
+        raise KernelError(f"cast(): rounding {describe(fp_downcast_rounding)} is not supported", fix="leave it out")
+    if bitcast:
+        return _bitcast(x, dtype)
+    return cast_to(x, dtype)
+
+
+def _bitcast(x: Value, dtype: Any) -> Value:
+    if x.type.dtype.bits != dtype.bits or dt.bool_ in (x.type.dtype, dtype):
+        fix = "use a dtype of the same width, or leave `bitcast` out to convert the value"
+        raise KernelError(f"cast(): cannot keep the bits of {x.type} as {dtype.name}", fix=fix)
+    return x if x.type.dtype == dtype else emit("cast", x.type.with_dtype(dtype), x, to=dtype, bitcast=True)
+
+
+@cast.reference
+def _(x: Any, *, to: Any, bitcast: bool = False) -> Any:
+    if bitcast:
+        return x.view(dt_numpy(to))
+    return to_dtype(x, to)
+
+
+def to_dtype(x: Any, to: Any) -> Any:
+    """Convert a numpy array as `cast` does; out-of-range floats give what the conversion in hardware gives, or wrap."""
+    target = dt_numpy(to)
+    if to == dt.bool_:
+        return x != 0
+    if to.is_int and x.dtype.kind not in "iub":
+        with np.errstate(invalid="ignore"):
+            return np.trunc(x.astype(np.float64)).astype(np.int64 if to.bits < 64 else target).astype(target)
+    return x.astype(target)
+
+
+@cast.facts
+def _(op: Any, x: Facts) -> Facts:
+    source, to = op.operands[0].type.dtype, op.attributes["to"]
+    widens = source.is_int and to.is_int and to.bits >= source.bits
+    return x if widens else Facts(constancy=x.constancy)
+
+
+@cast.lower
+def _(m: Any, x: Any, *, to: Any, bitcast: bool = False) -> Any:
+    return m.bitcast(x, to) if bitcast else m.cast(x, to)
+
+
+def result_tile(x: Value, dtype: dt.Dtype) -> Tile:
+    """The type of x with another dtype."""
+    return x.type.with_dtype(dtype)

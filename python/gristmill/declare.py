@@ -1,0 +1,231 @@
+"""The decorator that turns a function into a Kernel: everything that is declared about it is checked here, once."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import NoReturn, TypeVar, overload
+
+from gristmill.choices import ConstantChoices, DtypeSets, Launch, expand, read_constants, read_dtype_sets
+from gristmill.dtypes import Dtype
+from gristmill.errors import DeclarationError
+from gristmill.load import check_pairs, load_kernels, register
+from gristmill.positions import Site, caller_position, find_site, show_path
+from gristmill.signature import (
+    DtypeVar,
+    IndexType,
+    Parameter,
+    PointerType,
+    Signature,
+    at,
+    closest,
+    constexpr,
+    dtype_var,
+    ptr,
+    read_signature,
+    shape,
+    size,
+    stride,
+)
+from gristmill.specialise import VARIANTS, Config, Specialisation, Variant
+from gristmill.symbolic import Code
+from gristmill.tracing import symbols, trace_grid, trace_pick, with_extents
+
+__all__ = [
+    "VARIANTS",
+    "Config",
+    "DtypeVar",
+    "IndexType",
+    "Kernel",
+    "Parameter",
+    "PointerType",
+    "Specialisation",
+    "Variant",
+    "check_pairs",
+    "constexpr",
+    "dtype_var",
+    "jit",
+    "kernel",
+    "load_kernels",
+    "ptr",
+    "shape",
+    "size",
+    "stride",
+]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """What an author declared.
+
+    `file` is relative to the project, `line` that of the first line of `source`: the function with its decorators, dedented.
+    `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the values that occur in
+    some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick` is code, or () for always.
+    """
+
+    name: str
+    function: Callable[..., object]
+    file: str
+    line: int
+    source: str
+    doc: str
+    parameters: tuple[Parameter, ...]
+    constant_names: tuple[str, ...]
+    constants: tuple[tuple[str, tuple[object, ...]], ...]
+    dtype_vars: tuple[tuple[str, tuple[Dtype, ...]], ...]
+    grid: tuple[Code, ...]
+    pick: Code
+    backward: str | None
+    site: Site = field(repr=False)
+    expanded: tuple[Specialisation, ...] = field(repr=False)
+
+    def specialisations(self) -> list[Specialisation]:
+        """Return what is compiled, in declared order."""
+        return list(self.expanded)
+
+    @property
+    def num_warps(self) -> int:
+        """The warps of the first specialisation; others may differ."""
+        return self.expanded[0].num_warps
+
+    def parameter(self, name: str) -> Parameter:
+        """Return a parameter by name; KeyError if there is none."""
+        return {p.name: p for p in self.parameters}[name]
+
+    def __call__(self, *arguments: object, **keywords: object) -> NoReturn:
+        message = f"`{self.name}` is a declaration; what can be called is its dispatcher in the built package"
+        fix = f"build the package, then `from gristmill.kernels import {self.name}` (or from your package's kernel module)"
+        raise DeclarationError(message, fix=fix, position=caller_position())
+
+
+def jit(function: Function) -> Function:
+    """Mark a helper function that kernels call; functions without the mark are accepted as well."""
+    return function
+
+
+_OPTIONS = ("dtypes", "configs", "where", "grid", "pick", "num_warps", "num_stages", "backward")
+
+
+@overload
+def kernel(function: Callable[..., object], /) -> Kernel: ...
+@overload
+def kernel(
+    *,
+    dtypes: object = None,
+    configs: object = None,
+    where: object = None,
+    grid: object = None,
+    pick: object = None,
+    num_warps: object = None,
+    num_stages: object = None,
+    backward: str | None = None,
+    **lists: object,
+) -> Callable[[Callable[..., object]], Kernel]: ...
+def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Callable[..., object]], Kernel]:
+    """Declare a kernel; used as `@gm.kernel(...)`.
+
+    `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one only);
+    the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` keeps combinations
+    at build time. `grid` gives the number of programs, `pick` tells at a call whether a combination suits it: both are traced
+    once with symbols. `backward` names the gradient kernel.
+    Raises DeclarationError at the author's line for everything that does not fit together.
+    """
+    scope = _names_in(sys._getframe(1))
+    if function is not None:
+        return _declare(function, {}, scope)
+    return lambda decorated: _declare(decorated, given, scope)
+
+
+def _names_in(frame: FrameType) -> Mapping[str, object]:
+    """Return the local names of the defining frame, for annotations that are text; a module's are globals anyway."""
+    return {} if frame.f_locals is frame.f_globals else dict(frame.f_locals)
+
+
+def _declare(function: object, given: Mapping[str, object], scope: Mapping[str, object]) -> Kernel:
+    if not inspect.isfunction(function) or function.__name__ == "<lambda>":
+        fix = "put `@gm.kernel(...)` above a `def`"
+        raise DeclarationError(f"`{function!r}` is not a function", fix=fix, position=caller_position())
+    site = find_site(function)
+    if not function.__name__.isascii():
+        raise at(site.of_name(), f"`{function.__name__}` cannot be a symbol", "use ASCII letters, digits and _")
+    signature, annotations = read_signature(function, site, scope)
+    lists, sets = _sort_arguments(given, signature, site)
+    dtype_sets = read_dtype_sets(signature, given.get("dtypes"), sets, site)
+    choices = read_constants(signature, lists, given.get("configs"), site)
+    launch = Launch(given.get("where"), given.get("num_warps"), given.get("num_stages"))
+    expanded = expand(function.__name__, dtype_sets, choices, launch, site)
+    names = symbols(signature, choices.values())
+    return register(
+        Kernel(
+            name=function.__name__,
+            function=function,
+            file=show_path(site.path),
+            line=site.first_line,
+            source=site.source,
+            doc=inspect.getdoc(function) or "",
+            parameters=with_extents(signature, annotations, names, site),
+            constant_names=signature.constant_names,
+            constants=_occurring(choices, expanded),
+            dtype_vars=_occurring_dtypes(dtype_sets, expanded),
+            grid=trace_grid(given.get("grid"), names, site),
+            pick=trace_pick(given.get("pick"), names, site),
+            backward=_read_backward(given.get("backward"), site),
+            site=site,
+            expanded=expanded,
+        )
+    )
+
+
+def _sort_arguments(
+    given: Mapping[str, object], signature: Signature, site: Site
+) -> tuple[dict[str, object], dict[str, object]]:
+    """Split the decorator's lists into those of constants and those of dtype variables; refuse other arguments."""
+    variables = {v.name for v in signature.dtype_vars}
+    lists: dict[str, object] = {}
+    sets: dict[str, object] = {}
+    for name, value in given.items():
+        if name in signature.constant_names and name not in _OPTIONS:
+            lists[name] = value
+        elif name in variables and name not in _OPTIONS:
+            sets[name] = value
+        elif name not in _OPTIONS:
+            raise _unknown_argument(name, signature, site)
+    for name in (*signature.constant_names, *variables):
+        if name in _OPTIONS:
+            position = site.of_name() if name in variables else site.of_parameter(name)
+            raise at(position, f"`{name}` is an argument of the decorator", f"rename it, as in `{name.upper()}_`")
+    return lists, sets
+
+
+def _unknown_argument(name: str, signature: Signature, site: Site) -> DeclarationError:
+    known = [*_OPTIONS, *signature.constant_names, *(v.name for v in signature.dtype_vars)]
+    fix = closest(name, known)
+    if name in {p.name for p in signature.parameters}:
+        fix = f"annotate it as a constant, `{name}: gm.constexpr`, or remove the list"
+    return at(site.of_keyword(name), f"unknown `gm.kernel` argument `{name}`", fix)
+
+
+def _read_backward(backward: object, site: Site) -> str | None:
+    if backward is None or (isinstance(backward, str) and backward.isidentifier()):
+        return backward
+    shown = backward.name if isinstance(backward, Kernel) else "gelu_backward"
+    raise at(site.of_value("backward"), "`backward` must be the name of a kernel, as text", f'write `backward="{shown}"`')
+
+
+def _occurring(
+    choices: ConstantChoices, expanded: tuple[Specialisation, ...]
+) -> tuple[tuple[str, tuple[object, ...]], ...]:
+    kept = {(name, repr(value)) for s in expanded for name, value in s.constants}
+    return tuple((name, tuple(v for v in vs if (name, repr(v)) in kept)) for name, vs in choices.values().items())
+
+
+def _occurring_dtypes(
+    sets: DtypeSets, expanded: tuple[Specialisation, ...]
+) -> tuple[tuple[str, tuple[Dtype, ...]], ...]:
+    kept = {pair for s in expanded for pair in s.dtypes}
+    return tuple((name, tuple(d for d in members if (name, d) in kept)) for name, members in sets.items())

@@ -1,0 +1,107 @@
+"""What a kernel is compiled for: configurations, variants and specialisations, with their readable ids and symbols."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gristmill.dtypes import Dtype
+from gristmill.errors import DeclarationError
+from gristmill.positions import caller_position
+
+DEFAULT_NUM_WARPS = 4
+DEFAULT_NUM_STAGES = 1
+NUM_WARPS = (1, 2, 4, 8, 16, 32)
+NUM_STAGES = range(1, 9)
+
+Constants = tuple[tuple[str, object], ...]
+
+
+class Config:
+    """Constants that are chosen together, with the number of warps and of pipeline stages."""
+
+    def __init__(self, *, num_warps: int | None = None, num_stages: int | None = None, **constants: object):
+        for name, value, allowed in (("num_warps", num_warps, NUM_WARPS), ("num_stages", num_stages, NUM_STAGES)):
+            if value is not None and not is_one_of(value, allowed):
+                message = f"`{name}={value!r}` is not possible"
+                raise DeclarationError(message, fix=allowed_fix(name, allowed), position=caller_position())
+        self.num_warps = num_warps
+        self.num_stages = num_stages
+        self.constants = constants
+
+    def __repr__(self) -> str:
+        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        given = self.constants | {name: value for name, value in launch.items() if value is not None}
+        return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
+
+
+def is_one_of(value: object, allowed: Sequence[int]) -> bool:
+    """Return whether `value` is one of some integers; a bool is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value in allowed
+
+
+def allowed_fix(name: str, allowed: Sequence[int]) -> str:
+    """Return a fix that lists what the argument `name` may be."""
+    return f"write `{name}=` one of " + ", ".join(map(str, allowed))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What an entry may assume: offsets fit in `index_bits`; `is_aligned`: arrays start on 16 bytes."""
+
+    index_bits: int
+    is_aligned: bool
+
+    @property
+    def name(self) -> str:
+        return f"{'a' if self.is_aligned else 'g'}{self.index_bits}"
+
+
+VARIANTS = (Variant(32, True), Variant(32, False), Variant(64, False))
+
+
+@dataclass(frozen=True)
+class Specialisation:
+    """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared."""
+
+    kernel: str
+    dtypes: tuple[tuple[str, Dtype], ...]
+    constants: Constants
+    num_warps: int = DEFAULT_NUM_WARPS
+    num_stages: int = DEFAULT_NUM_STAGES
+    has_config: bool = False
+
+    @property
+    def id(self) -> str:
+        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3` if it has more than one stage."""
+        return "__".join([self.base, *([self.suffix] if self.suffix else [])])
+
+    @property
+    def base(self) -> str:
+        """The id without warps and stages: specialisations that share it compute the same on a host."""
+        return "__".join([self.kernel, *(d.name for _, d in self.dtypes), *(show(v) for _, v in self.constants)])
+
+    @property
+    def suffix(self) -> str:
+        stages = f"s{self.num_stages}" if self.num_stages != DEFAULT_NUM_STAGES else ""
+        return f"w{self.num_warps}{stages}" if self.has_config else ""
+
+    def symbol(self, variant: Variant) -> str:
+        """Return the entry symbol, a C identifier."""
+        return symbol_name(self.id, variant)
+
+    def host_symbol(self, variant: Variant) -> str:
+        """Return the entry symbol of host code, which does not depend on warps and stages; the level is still to be added."""
+        return symbol_name(self.base, variant)
+
+
+def symbol_name(identity: str, variant: Variant) -> str:
+    """Return the C identifier for an id: `-` as `m`, `.` as `p`, others outside [A-Za-z0-9_] as `_`."""
+    spelled = identity.replace("-", "m").replace(".", "p")
+    return re.sub(r"[^A-Za-z0-9_]", "_", spelled) + "__" + variant.name
+
+
+def show(value: object) -> str:
+    """Return a constant's value as ids spell it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,159 @@
+"""Calls the functions given to the decorator: `grid=` and `pick=` with symbols, `where=` and `num_warps=` with values."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from gristmill import symbolic
+from gristmill.dtypes import Dtype
+from gristmill.errors import DeclarationError, GristmillError
+from gristmill.positions import Site, raised_position
+from gristmill.signature import Parameter, PointerType, Signature, at, closest
+from gristmill.symbolic import Code, Expr
+
+_FIXES = {
+    "grid": "write a function of index parameters and constants, as in `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)`",
+    "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
+    "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
+    "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: 4 if BLOCK < 2048 else 8`",
+}
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """A name that an expression cannot read, and why."""
+
+    why: str
+
+
+def symbols(signature: Signature, constants: Mapping[str, tuple[object, ...]]) -> dict[str, Expr | Unusable]:
+    """Return what each name in an expression stands for; `constants` holds the values of each."""
+    found: dict[str, Expr | Unusable] = {p.name: _symbol(i, p) for i, p in enumerate(signature.parameters)}
+    for index, name in enumerate(signature.constant_names):
+        value = constants[name][0]
+        if isinstance(value, int):
+            found[name] = symbolic.constant(index, isinstance(value, bool))
+        else:
+            found[name] = Unusable("is a float" if isinstance(value, float) else "is a text")
+    return found | {v.name: Unusable("is a dtype") for v in signature.dtype_vars}
+
+
+def _symbol(index: int, parameter: Parameter) -> Expr | Unusable:
+    if parameter.kind == "pointer":
+        return Unusable("is an array")
+    if parameter.is_index:
+        return symbolic.parameter(index)
+    if isinstance(parameter.dtype, Dtype) and not parameter.dtype.is_float:
+        return symbolic.parameter(index, parameter.dtype.kind == "bool")
+    return Unusable(f"is {parameter.dtype}")
+
+
+def call_by_name(function: object, values: Mapping[str, object], what: str, site: Site) -> object:
+    """Call the decorator's argument `what` with values for the names of its parameters.
+
+    Raises DeclarationError at a parameter that names nothing or something unusable, and for an exception at the author's line
+    that raised it.
+    """
+    if not callable(function):
+        raise at(site.of_value(what), f"`{what}` must be a function, found `{function!r}`", _FIXES[what])
+    chosen: dict[str, object] = {}
+    for name, argument in inspect.signature(function).parameters.items():
+        if name in values:
+            chosen[name] = _usable(name, values, what, site)
+        elif argument.default is argument.empty:
+            position = site.of_lambda_argument(what, name)
+            raise at(position, f"`{what}` asks for `{name}`, which the kernel does not have", closest(name, values))
+    try:
+        return function(**chosen)
+    except GristmillError:
+        raise
+    except Exception as error:
+        position = raised_position(error) or site.of_value(what)
+        raise at(position, f"`{what}` raises {type(error).__name__}: {error}", _FIXES[what]) from error
+
+
+def _usable(name: str, values: Mapping[str, object], what: str, site: Site) -> object:
+    value = values[name]
+    if not isinstance(value, Unusable):
+        return value
+    readable = ", ".join(n for n, v in values.items() if not isinstance(v, Unusable))
+    message = f"`{name}` {value.why}; `{what}` reads integers and conditions"
+    raise at(site.of_lambda_argument(what, name), message, f"use index parameters, integer scalars and constants: {readable}")
+
+
+def trace_grid(grid: object, names: Mapping[str, object], site: Site) -> tuple[Code, ...]:
+    """Return code for one to three numbers of programs; `grid` is a function, a number or a tuple. None gives ()."""
+    if grid is None:
+        return ()
+    result = call_by_name(grid, names, "grid", site) if callable(grid) else grid
+    sizes = result if isinstance(result, tuple) else (result,)
+    if not 1 <= len(sizes) <= 3:
+        raise at(site.of_value("grid"), f"a grid has 1 to 3 sizes, found {len(sizes)}", _FIXES["grid"])
+    for size in sizes:
+        if isinstance(size, bool) or (isinstance(size, Expr) and size.is_condition):
+            raise at(site.of_value("grid"), "a grid is a number of programs, found a condition", _FIXES["grid"])
+        if isinstance(size, int) and size < 1:
+            raise at(site.of_value("grid"), f"a grid of {size} runs no program", _FIXES["grid"])
+    return tuple(_lifted(size, "grid", site) for size in sizes)
+
+
+def trace_pick(pick: object, names: Mapping[str, object], site: Site) -> Code:
+    """Return code that is 1 where a specialisation suits a call; () for none."""
+    if pick is None:
+        return ()
+    result = call_by_name(pick, names, "pick", site)
+    if not isinstance(result, bool) and not (isinstance(result, Expr) and result.is_condition):
+        found = "a number" if isinstance(result, Expr) else f"`{result!r}`"
+        raise at(site.of_value("pick"), f"`pick` must give a condition, found {found}", _FIXES["pick"])
+    return _lifted(result, "pick", site)
+
+
+def _lifted(value: object, what: str, site: Site) -> Code:
+    try:
+        return symbolic.lift(value).code
+    except DeclarationError as error:
+        raise at(site.of_value(what), error.message, _FIXES[what]) from None
+
+
+def with_extents(
+    signature: Signature, annotations: Mapping[str, object], names: Mapping[str, object], site: Site
+) -> tuple[Parameter, ...]:
+    """Return the parameters with the extent of each array as code.
+
+    An array without an extent of its own must have as many elements as its own `gm.size` parameters say; without one, as the
+    largest `gm.size` parameter of the kernel.
+    """
+    found = []
+    for parameter in signature.parameters:
+        annotation = annotations[parameter.name]
+        if isinstance(annotation, PointerType):
+            text = annotation.extent
+            extent = _read_extent(text, parameter, names, site) if text else _implied_extent(parameter, signature)
+            parameter = replace(parameter, extent=extent)
+        found.append(parameter)
+    return tuple(found)
+
+
+def _read_extent(text: str, parameter: Parameter, names: Mapping[str, object], site: Site) -> Code:
+    usable = {name: value for name, value in names.items() if isinstance(value, Expr)}
+    try:
+        extent = symbolic.parse(text, usable)
+        if extent.is_condition:
+            raise DeclarationError("an extent is a number of elements, found a condition", fix="write an integer expression")
+        return extent.code
+    except DeclarationError as error:
+        message = f"extent of `{parameter.name}`: {error.message}"
+        raise at(site.of_subscript(parameter.name, 1), message, error.fix) from None
+
+
+def _implied_extent(parameter: Parameter, signature: Signature) -> Code | None:
+    sizes = {i: p for i, p in enumerate(signature.parameters) if p.kind == "size"}
+    chosen = [i for i, p in sizes.items() if p.tensor == parameter.name] or list(sizes)
+    if not chosen:
+        return None
+    largest: Expr | int = symbolic.parameter(chosen[0])
+    for index in chosen[1:]:
+        largest = symbolic.maximum(largest, symbolic.parameter(index))
+    return symbolic.lift(largest).code

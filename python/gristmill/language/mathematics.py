@@ -89,7 +89,9 @@ def _(m: Any, x: Any) -> Any:
 
 @composite("math")
 def sigmoid(x):  # type: ignore[no-untyped-def]
-    """1 / (1 + exp(-x)), without overflow and without loss for negative x."""
+    """1 / (1 + exp(-x)), without overflow and without loss for negative x; halves are computed in f32."""
+    if x.dtype.bits < 32:
+        return sigmoid(x.to(dt.f32)).to(x.dtype)
     e = exp(-abs(x))
     return where(x >= 0, 1.0, e) / (1.0 + e)
 

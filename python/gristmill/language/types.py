@@ -69,11 +69,9 @@ def describe(x: Any) -> str:
     return "None" if x is None else f"`{x}`" if isinstance(x, (str, Dtype)) or is_number(x) else type(x).__name__
 
 
-def promoted(x: Any, y: Any, *, what: str, is_division: bool = False, arithmetic: bool = True) -> tuple[Value, Value]:
+def promoted(x: Any, y: Any, *, what: str, is_division: bool = False) -> tuple[Value, Value]:
     """Bring two operands to one dtype and shape by the rules for binary operators."""
     dtype = _common_dtype(x, y, what, is_division)
-    if arithmetic and dtype == dt.bool_:
-        dtype = dt.bool_
     return broadcast_pair(_to_dtype(x, dtype, what), _to_dtype(y, dtype, what), what)
 
 

@@ -1,0 +1,83 @@
+"""From a kernel's Python source to tile IR, for one specialisation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Block, Function, Pointer, Tile, Value, verify
+from gristmill.compiler.op import Builder, building
+from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
+from gristmill.compiler.statements import execute_function
+from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
+from gristmill.errors import KernelError
+from gristmill.language.index import set_index_dtype
+from gristmill.language.types import as_value
+
+
+def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
+    """Compile a kernel's source for one choice of dtypes, constants and promises.
+
+    Raises KernelError, with the position in the author's file, for what the language does not allow.
+    """
+    index = dt.i32 if variant.index_bits == 32 else dt.i64
+    dtypes = dict(specialisation.dtypes)
+    parameters = {p.name: Value(_parameter_type(p, dtypes, index), p.name) for p in kernel.parameters}
+    block = Block(list(parameters.values()))
+    builder = Builder(block)
+    set_index_dtype(index)
+    names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **dict(specialisation.constants), **parameters}
+    scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
+    with building(builder):
+        returned = execute_function(scope, scope.source.tree.body)
+    if returned is not None:
+        raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=scope.source.position(scope.source.tree))
+    function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
+    if variant.is_aligned:
+        function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
+    verify(function)
+    return function
+
+
+def _parameter_type(parameter: Any, dtypes: dict[str, dt.Dtype], index: dt.Dtype) -> Tile:
+    if parameter.kind in ("size", "shape", "stride"):
+        return Tile(index)
+    declared = parameter.dtype
+    dtype = dtypes[declared.name] if isinstance(declared, DtypeVar) else declared
+    return Tile(Pointer(dtype) if parameter.kind == "pointer" else dtype)
+
+
+def _named_dtypes(kernel: Kernel, dtypes: dict[str, dt.Dtype]) -> dict[str, dt.Dtype]:
+    """Dtype variables may be used in the body by the name under which the module has them, as in `x.to(D)`."""
+    space = {**kernel.function.__globals__, **inspect.getclosurevars(kernel.function).nonlocals}
+    found = {n: dtypes[v.name] for n, v in space.items() if isinstance(v, DtypeVar) and v.name in dtypes}
+    return {**dtypes, **found}
+
+
+def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> Any:
+    """Compile a call to a helper function in place, and return what it returns."""
+    if scope.depth >= MAX_CALL_DEPTH:
+        raise KernelError(f"`{function.__name__}` calls itself without an end", fix="use a loop")
+    try:
+        bound = inspect.signature(function).bind(*arguments, **named)
+    except TypeError as error:
+        fix = f"call it as `{function.__name__}{inspect.signature(function)}`"
+        raise KernelError(f"{function.__name__}(): {error}", fix=fix) from None
+    bound.apply_defaults()
+    position = scope.builder.position
+    inner = Scope(source_of(function), function, scope.builder, dict(bound.arguments), inline, scope.depth + 1)
+    try:
+        return execute_function(inner, inner.source.tree.body)
+    except KernelError as error:
+        if position is not None:
+            error.calls.append(position)
+        raise
+    finally:
+        scope.builder.position = position
+
+
+def ensure_value(x: Any) -> Value:
+    """x as a tile."""
+    return as_value(x)

@@ -1,0 +1,126 @@
+"""A content-addressed store of compiled code in the user's cache folder, shared by concurrent builds."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEFAULT_LIMIT_BYTES = 1 << 30
+DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True)
+class Cache:
+    """Entries by key; `folder` None keeps nothing. A folder that cannot be used never fails a build."""
+
+    folder: Path | None
+    limit_bytes: int = DEFAULT_LIMIT_BYTES
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cache:
+        """Read GRISTMILL_CACHE_DIR and GRISTMILL_CACHE_BYTES (0: no cache)."""
+        limit_bytes = int(environment.get("GRISTMILL_CACHE_BYTES") or DEFAULT_LIMIT_BYTES)
+        return cls(default_folder(environment) if limit_bytes > 0 else None, limit_bytes)
+
+    def get(self, key: str) -> bytes | None:
+        """Return what was put under `key`, or None; a damaged entry counts as absent."""
+        if not self.folder:
+            return None
+        path = self._path(key)
+        try:
+            stored = path.read_bytes()
+        except OSError:
+            return None
+        data = stored[DIGEST_BYTES:]
+        if hashlib.sha256(data).digest() != stored[:DIGEST_BYTES]:
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        return data
+
+    def put(self, key: str, data: bytes) -> None:
+        """Store `data`; readers see all of it or nothing, whoever else writes the same key."""
+        if not self.folder:
+            return
+        with contextlib.suppress(OSError):
+            write_atomically(self._path(key), hashlib.sha256(data).digest() + data)
+
+    def trim(self) -> None:
+        """Delete the entries used longest ago until nine tenths of the limit hold the rest."""
+        entries = sorted(self._entries())
+        total = sum(size for _, size, _ in entries)
+        if total <= self.limit_bytes:
+            return
+        for _, size, path in entries:
+            if total <= self.limit_bytes * 9 // 10:
+                return
+            with contextlib.suppress(OSError):
+                path.unlink()
+            total -= size
+
+    def _path(self, key: str) -> Path:
+        assert self.folder
+        return self.folder / key[:2] / key
+
+    def _entries(self) -> Iterable[tuple[float, int, Path]]:
+        """Time of last use, size in bytes and path of each entry that another build does not delete meanwhile."""
+        for path in self.folder.glob("??/*") if self.folder else ():
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                yield status.st_mtime, status.st_size, path
+
+
+def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Return GRISTMILL_CACHE_DIR or the platform's cache folder for the user; None where there is no home."""
+    if chosen := environment.get("GRISTMILL_CACHE_DIR"):
+        return Path(chosen)
+    try:
+        return _platform_folder(environment) / "gristmill"
+    except RuntimeError:
+        return None
+
+
+def _platform_folder(environment: Mapping[str, str]) -> Path:
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches"
+    if sys.platform == "win32" and (local := environment.get("LOCALAPPDATA")):
+        return Path(local)
+    return Path(environment.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+
+
+def make_key(*parts: str | bytes) -> str:
+    """Hash the parts, each with its length so that no two lists of parts agree by chance."""
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        digest.update(f"{len(data)}:".encode() + data)
+    return digest.hexdigest()
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write through a temporary file beside `path`, made with the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def write_if_changed(path: Path, data: bytes) -> bool:
+    """Write `data` unless the file holds it already, so that what depends on it stays up to date."""
+    with contextlib.suppress(OSError):
+        if path.read_bytes() == data:
+            return False
+    write_atomically(path, data)
+    return True

@@ -1,0 +1,269 @@
+"""The table of images: kernels, specialisations and code in the shape of `csrc/tables.hpp`, with duplicates merged."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gristmill.build.code import Code, rename_symbol
+from gristmill.build.settings import Cubin, Settings, split_name
+from gristmill.dtypes import Dtype
+from gristmill.specialise import VARIANTS
+
+if TYPE_CHECKING:
+    from gristmill.declare import Kernel, Parameter, Specialisation
+
+HOST_LEVELS = {
+    "x86-64-v2": ("x86_64_v2", "__v2"),
+    "x86-64-v3": ("x86_64_v3", "__v3"),
+    "x86-64-v4": ("x86_64_v4", "__v4"),
+    "aarch64": ("aarch64", "__aarch64"),
+}
+
+# (specialisation id, target) -> code by variant
+Codes = Mapping[tuple[str, str], Sequence[Code]]
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """One image, before compression; `name` is for people."""
+
+    kind: str
+    sm: int
+    suffix: str
+    ptx_version: int
+    data: bytes
+    name: str
+
+
+@dataclass(frozen=True)
+class EntryRow:
+    symbol: str
+    threads: int
+    shared_bytes: int
+    host: tuple[str, ...]
+    ptx: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class SpecialisationRow:
+    id: str
+    dtypes: tuple[Dtype, ...]
+    constants: tuple[object, ...]
+    num_warps: int
+    num_stages: int
+    divisibility: tuple[int, ...]
+    entries: tuple[EntryRow, ...]
+    backward: int
+
+
+@dataclass(frozen=True)
+class ParameterRow:
+    name: str
+    kind: str
+    dtype_var: int
+    dtype: Dtype | None
+    tensor: int
+    axis: int
+    is_read: bool
+    is_written: bool
+    is_strided: bool
+    default: object
+    extent: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    name: str
+    doc: str
+    source: str
+    file: str
+    parameters: tuple[ParameterRow, ...]
+    dtype_vars: tuple[str, ...]
+    constants: tuple[str, ...]
+    specialisations: tuple[SpecialisationRow, ...]
+    grid: tuple[tuple[int, ...], ...]
+    pick: tuple[int, ...]
+    backward: int
+    cubins: tuple[int, ...]
+
+
+@dataclass
+class Manifest:
+    """Everything that `embed` writes; `objects` are host object files by symbol."""
+
+    package: str
+    version: str
+    host_levels: tuple[str, ...]
+    kernels: list[KernelRow] = field(default_factory=list)
+    images: list[ImageRow] = field(default_factory=list)
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+
+def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequence[str]) -> dict[str, list[Code]]:
+    """Return the CUDA code of a specialisation by target, each variant under one symbol on all targets.
+
+    Where one target has the same code for two variants and another has not, the variants keep a symbol each.
+    """
+    by_target = {target: list(codes[specialisation.id, target]) for target in targets}
+    for i, variant in enumerate(VARIANTS):
+        symbols = {rows[i].symbol for rows in by_target.values()}
+        if len(symbols) > 1:
+            for rows in by_target.values():
+                rows[i] = rename_symbol(rows[i], specialisation.symbol(variant))
+    return by_target
+
+
+class ManifestBuilder:
+    """Adds kernels one by one; equal images are stored once."""
+
+    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes):
+        self._settings = settings
+        self._kernels = kernels
+        self._codes = codes
+        self._cuda = {
+            s.id: unify_symbols(codes, s, settings.cuda_targets) for k in kernels for s in k.specialisations()
+        }
+        self._image_indices: dict[tuple[Any, ...], int] = {}
+        levels = tuple(HOST_LEVELS[target][0] for target in settings.host_targets)
+        self._manifest = Manifest(settings.package, settings.version, levels)
+
+    def ptx_of(self, kernel: Kernel, target: str) -> list[tuple[str, Code]]:
+        """Return each distinct entry of `kernel` for `target`, with the specialisation that it is of."""
+        found: dict[str, tuple[str, Code]] = {}
+        for specialisation in kernel.specialisations():
+            for code in self._cuda[specialisation.id][target]:
+                found.setdefault(code.symbol, (specialisation.id, code))
+        return list(found.values())
+
+    def build(self, cubins: Mapping[tuple[str, Cubin], bytes]) -> Manifest:
+        """Return the manifest; `cubins` by kernel name and plan."""
+        self._manifest.kernels = [self._kernel_row(kernel, cubins) for kernel in self._kernels]
+        return self._manifest
+
+    def _kernel_row(self, kernel: Kernel, cubins: Mapping[tuple[str, Cubin], bytes]) -> KernelRow:
+        images = tuple(self._cubin_image(kernel, plan, cubins[kernel.name, plan]) for plan in self._settings.cubins)
+        return KernelRow(
+            name=kernel.name,
+            doc=kernel.doc or "",
+            source=kernel.source,
+            file=kernel.file,
+            parameters=self._parameter_rows(kernel),
+            dtype_vars=tuple(name for name, _ in kernel.dtype_vars),
+            constants=tuple(kernel.constant_names),
+            specialisations=tuple(self._specialisation_row(kernel, s) for s in kernel.specialisations()),
+            grid=tuple(tuple(code) for code in kernel.grid),
+            pick=tuple(kernel.pick or ()),
+            backward=self._kernel_index(kernel.backward),
+            cubins=images,
+        )
+
+    def _parameter_rows(self, kernel: Kernel) -> tuple[ParameterRow, ...]:
+        names = [parameter.name for parameter in kernel.parameters]
+        variables = [name for name, _ in kernel.dtype_vars]
+        read: set[str] = set()
+        written: set[str] = set()
+        for specialisation in kernel.specialisations():
+            for target in self._settings.targets:
+                for code in self._codes[specialisation.id, target]:
+                    read.update(code.read)
+                    written.update(code.written)
+        return tuple(parameter_row(p, names, variables, read=read, written=written) for p in kernel.parameters)
+
+    def _specialisation_row(self, kernel: Kernel, specialisation: Specialisation) -> SpecialisationRow:
+        return SpecialisationRow(
+            id=specialisation.id,
+            dtypes=tuple(dtype for _, dtype in specialisation.dtypes),
+            constants=tuple(value for _, value in specialisation.constants),
+            num_warps=specialisation.num_warps,
+            num_stages=specialisation.num_stages,
+            divisibility=self._divisibility(kernel, specialisation),
+            entries=tuple(self._entry_row(kernel, specialisation, i) for i in range(len(VARIANTS))),
+            backward=self._backward_of(kernel, specialisation),
+        )
+
+    def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
+        cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
+        host = [(t, self._codes[specialisation.id, t][variant]) for t in self._settings.host_targets]
+        shown = list(cuda.values()) or [code for _, code in host]
+        symbol = shown[0].symbol if cuda else specialisation.symbol(VARIANTS[variant])
+        return EntryRow(
+            symbol=symbol,
+            threads=max(code.threads for code in shown),
+            shared_bytes=max(code.shared_bytes for code in shown),
+            host=tuple(self._host_function(target, code) for target, code in host),
+            ptx=tuple(self._ptx_image(target, cuda[target]) for target in self._settings.ptx_targets),
+        )
+
+    def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[int, ...]:
+        """What each index must be a multiple of for the first, aligned variant: of all targets, the least common."""
+        wanted: dict[str, int] = {}
+        for target in self._settings.targets:
+            for name, value in self._codes[specialisation.id, target][0].divisibility.items():
+                wanted[name] = math.lcm(wanted.get(name, 1), value)
+        return tuple(wanted.get(p.name, 1) for p in kernel.parameters) if wanted else ()
+
+    def _host_function(self, target: str, code: Code) -> str:
+        suffix = HOST_LEVELS[target][1]
+        symbol = code.symbol if code.symbol.endswith(suffix) else code.symbol + suffix
+        self._manifest.objects[symbol] = code.code
+        return symbol
+
+    def _ptx_image(self, target: str, code: Code) -> int:
+        number, suffix = split_name(target)
+        name = f"{code.symbol} ptx {target}"
+        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name))
+
+    def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
+        number, suffix = split_name(plan.arch)
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, f"{kernel.name} cubin {plan.arch}"))
+
+    def _add_image(self, row: ImageRow) -> int:
+        key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())
+        if key not in self._image_indices:
+            self._image_indices[key] = len(self._manifest.images)
+            self._manifest.images.append(row)
+        return self._image_indices[key]
+
+    def _kernel_index(self, name: str | None) -> int:
+        return next((i for i, kernel in enumerate(self._kernels) if kernel.name == name), -1)
+
+    def _backward_of(self, kernel: Kernel, specialisation: Specialisation) -> int:
+        """The index of the backward kernel's specialisation with the same dtypes and constants; same warps first."""
+        backward = self._kernel_index(kernel.backward)
+        if backward < 0:
+            return -1
+        same = [
+            (other.num_warps != specialisation.num_warps, i)
+            for i, other in enumerate(self._kernels[backward].specialisations())
+            if _values(other.dtypes) == _values(specialisation.dtypes)
+            and _values(other.constants) == _values(specialisation.constants)
+        ]
+        return min(same)[1] if same else -1
+
+
+def parameter_row(
+    parameter: Parameter, names: list[str], variables: list[str], *, read: set[str], written: set[str]
+) -> ParameterRow:
+    """Return the row of one parameter; `names` are those of all parameters, `variables` of the dtype variables."""
+    dtype = parameter.dtype
+    return ParameterRow(
+        name=parameter.name,
+        kind=parameter.kind,
+        dtype_var=-1 if dtype is None or isinstance(dtype, Dtype) else variables.index(dtype.name),
+        dtype=dtype if isinstance(dtype, Dtype) else None,
+        tensor=names.index(parameter.tensor) if parameter.tensor else -1,
+        axis=parameter.axis or 0,
+        is_read=parameter.name in read,
+        is_written=parameter.name in written,
+        is_strided=parameter.is_strided,
+        default=parameter.default,
+        extent=tuple(parameter.extent or ()),
+    )
+
+
+def _values(pairs: Iterable[tuple[str, object]]) -> list[object]:
+    return [value for _, value in pairs]

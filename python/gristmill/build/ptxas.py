@@ -1,0 +1,92 @@
+"""Assembling PTX into cubins with the ptxas of the `nvidia-cuda-nvcc-cu12` package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "nvidia-cuda-nvcc-cu12"
+HEADER = re.compile(rb"^\s*\.(version|target|address_size)\b", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Ptxas:
+    """An assembler and the version of the package that it is from."""
+
+    path: Path
+    version: str
+
+
+class AssemblyError(Exception):
+    """ptxas refused a file; `line` of it is at fault, or 0."""
+
+    def __init__(self, message: str, line: int):
+        super().__init__(message)
+        self.line = line
+
+
+def find_ptxas() -> Ptxas | None:
+    """Return the ptxas that the package installed; one on PATH may be of any version, so it is never used."""
+    try:
+        distribution = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    for file in distribution.files or ():
+        if file.parent.name == "bin" and file.stem == "ptxas":
+            path = Path(str(distribution.locate_file(file)))
+            return Ptxas(path, distribution.version) if path.exists() else None
+    return None
+
+
+def assemble(ptxas: Ptxas, ptx: bytes, arch: str) -> bytes:
+    """Return the cubin of `ptx` for `arch` ("sm_90a"). Raises AssemblyError with ptxas's own words."""
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
+        Path(folder, "kernel.ptx").write_bytes(ptx)
+        command = [str(ptxas.path), f"-arch={arch}", "-O3", "kernel.ptx", "-o", "kernel.cubin"]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise _assembly_error(done.stderr or done.stdout or f"ptxas ended with status {done.returncode}", ptx)
+        return Path(folder, "kernel.cubin").read_bytes()
+
+
+def strip_comments(ptx: bytes) -> bytes:
+    """Drop comments, blank lines and indentation, which the driver has no use for."""
+    lines = (line.split(b"//", 1)[0].strip() for line in ptx.split(b"\n"))
+    return b"\n".join(line for line in lines if line) + b"\n"
+
+
+def join_entries(texts: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Put the PTX of several entries under one header; also return the line, from 1, at which each begins."""
+    version = max((_directive(text, rb"version") for text in texts), key=_version_key)
+    header = [b".version " + version, b".target " + _directive(texts[0], rb"target"), b".address_size 64"]
+    lines, starts = list(header), []
+    for text in texts:
+        starts.append(len(lines) + 1)
+        lines += [line for line in text.split(b"\n") if line.strip() and not HEADER.match(line)]
+    return b"\n".join(lines) + b"\n", starts
+
+
+def _directive(ptx: bytes, name: bytes) -> bytes:
+    match = re.search(rb"^\s*\." + name + rb"\s+([^\s,]+)", ptx, re.MULTILINE)
+    if not match:
+        raise AssemblyError(f"the PTX has no .{name.decode()} line", 0)
+    return match.group(1)
+
+
+def _version_key(version: bytes) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(b"."))
+
+
+def _assembly_error(output: str, ptx: bytes) -> AssemblyError:
+    """Return the first error of ptxas with the line of PTX that it is about."""
+    match = re.search(r"line (\d+); (?:error|fatal)\s*: (.*)", output)
+    if not match:
+        return AssemblyError(output.strip(), 0)
+    line = int(match.group(1))
+    text = ptx.split(b"\n")[line - 1].decode(errors="replace").strip()
+    return AssemblyError(f"{match.group(2)} in `{text}`", line)

@@ -1,0 +1,161 @@
+"""The build as one straight line: load kernels, compile, assemble, make the tables, write them."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill import __version__
+from gristmill.build.cache import Cache, make_key, write_if_changed
+from gristmill.build.code import Code, pack_codes, unpack_codes
+from gristmill.build.embed import write_outputs
+from gristmill.build.enumerate import Job, enumerate_jobs
+from gristmill.build.manifest import ManifestBuilder
+from gristmill.build.progress import Progress
+from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_comments
+from gristmill.build.settings import Cubin, Settings, TargetName
+from gristmill.build.sources import compiler_digest, generator_files, source_closure, source_digest
+from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
+from gristmill.errors import BuildError
+
+if TYPE_CHECKING:
+    from gristmill.declare import Kernel
+
+Result = tuple[list[Code], float, bool]
+
+
+def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache | None = None) -> None:
+    """Compile every specialisation of the settings' sources for every target, and write the module's generated sources.
+
+    Raises BuildError naming kernel, specialisation and target.
+    """
+    settings.out.mkdir(parents=True, exist_ok=True)
+    kernels = load_project(settings.sources, settings.project_dir)
+    build = Build(settings, kernels, compiler, cache or Cache.from_environment())
+    try:
+        tables = ManifestBuilder(settings, kernels, build.compile_all())
+        manifest = tables.build(build.assemble_all(tables))
+        images = write_outputs(manifest, settings.out, gristmill_version=__version__, ar=settings.ar)
+        write_type_stub(settings, kernels)
+        build.progress.summarise(images, (settings.out / "libhost.a").stat().st_size)
+    finally:
+        build.close()
+    if settings.depfile:
+        write_depfile(settings, settings.depfile)
+
+
+class Build:
+    """One run: its jobs, its cache and its progress."""
+
+    def __init__(self, settings: Settings, kernels: Sequence[Kernel], compiler: str, cache: Cache):
+        self._settings = settings
+        self._kernels = kernels
+        self._cache = cache
+        self._compiler = compiler
+        self._pool = WorkerPool(Setup(tuple(map(str, settings.sources)), str(settings.project_dir), compiler))
+        self._jobs = enumerate_jobs(kernels, [TargetName(name) for name in settings.targets])
+        paths = {k.site.path for k in kernels}
+        self._digests = {path: source_digest(Path(path), settings.project_dir) for path in paths}
+        total = len(self._jobs) + len(kernels) * len(settings.cubins)
+        self.progress = Progress(total, settings.out / "build.log")
+        self.progress.say(describe(settings, len(kernels)))
+
+    def compile_all(self) -> dict[tuple[str, str], list[Code]]:
+        """Return the code of every specialisation and target, out of the cache or from the workers."""
+        results = run_all(self._jobs, self._compile, workers=self._settings.workers, on_done=self._on_compiled)
+        pairs = zip(self._jobs, results, strict=True)
+        return {(served.id, job.target.name): result[0] for job, result in pairs for served in job.serves}
+
+    def assemble_all(self, tables: ManifestBuilder) -> dict[tuple[str, Cubin], bytes]:
+        """Return a cubin for each kernel and planned architecture."""
+        tasks = [(kernel, plan) for kernel in self._kernels for plan in self._settings.cubins]
+        function = partial(self._assemble, tables)
+        results = run_all(tasks, function, workers=self._settings.workers, on_done=self._on_assembled)
+        return {(kernel.name, plan): data for (kernel, plan), (data, _) in zip(tasks, results, strict=True)}
+
+    def close(self) -> None:
+        """End the workers and keep the cache within its limit."""
+        self._pool.close()
+        self._cache.trim()
+        self.progress.close()
+
+    def _compile(self, job: Job) -> Result:
+        compiler = (self._compiler, compiler_digest())
+        key = make_key("code", *compiler, self._digests[job.kernel.site.path], job.specialisation.id, job.target.name)
+        if stored := self._cache.get(key):
+            return unpack_codes(stored), 0.0, True
+        packed, seconds = self._pool.run(job)
+        if job.target.name in self._settings.cuda_targets:
+            packed = pack_codes([replace(code, code=strip_comments(code.code)) for code in unpack_codes(packed)])
+        self._cache.put(key, packed)
+        return unpack_codes(packed), seconds, False
+
+    def _on_compiled(self, job: Job, result: Result) -> None:
+        self.progress.finish(label_of(job), job.kernel.name, seconds=result[1], is_cached=result[2])
+
+    def _assemble(self, tables: ManifestBuilder, task: tuple[Kernel, Cubin]) -> tuple[bytes, bool]:
+        kernel, plan = task
+        ptxas = self._settings.ptxas
+        assert ptxas
+        entries = tables.ptx_of(kernel, plan.source)
+        ptx, starts = join_entries([code.code for _, code in entries])
+        key = make_key("cubin", ptxas.version, plan.arch, ptx)
+        if stored := self._cache.get(key):
+            return stored, True
+        try:
+            cubin = assemble(ptxas, ptx, plan.arch)
+        except AssemblyError as error:
+            culprit = entries[max(0, bisect_right(starts, error.line) - 1)][0] if error.line else ""
+            raise assembly_failure(kernel, culprit, plan, error) from None
+        self._cache.put(key, cubin)
+        return cubin, False
+
+    def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[bytes, bool]) -> None:
+        kernel, plan = task
+        self.progress.finish(f"{kernel.name} cubin {plan.arch}", kernel.name, seconds=0.0, is_cached=result[1])
+
+
+def label_of(job: Job) -> str:
+    """Return the words of a progress line: kernel, dtypes, constants and target."""
+    return " ".join([*job.specialisation.id.split("__"), job.target.name])
+
+
+def assembly_failure(kernel: Kernel, specialisation: str, plan: Cubin, error: AssemblyError) -> BuildError:
+    """Return what to say when ptxas refuses the PTX of a kernel."""
+    what = f"`{specialisation or kernel.name}` for {plan.arch}: ptxas: {error}"
+    fix = "leave the cubins to the driver with GRISTMILL_CUBINS=OFF, and report this as a bug of Gristmill"
+    return BuildError(what, fix=fix, position=position_of(kernel))
+
+
+def describe(settings: Settings, kernels: int) -> str:
+    """Return the first line of a build: what is built for which targets, and whether with cubins."""
+    if settings.ptxas:
+        cubins = "cubins by ptxas " + settings.ptxas.version + " for " + ", ".join(c.arch for c in settings.cubins)
+    else:
+        cubins = "no cubins: the driver compiles the PTX when a kernel is first loaded"
+    targets = ", ".join(settings.targets)
+    return f"{settings.module}: {kernels} kernels for {targets}; {cubins}; {settings.workers} workers"
+
+
+def write_type_stub(settings: Settings, kernels: Sequence[Kernel]) -> None:
+    """Write the module's .pyi."""
+    from gristmill.build.stubs import write_stub
+
+    name = settings.module.rpartition(".")[2]
+    write_if_changed(settings.out / f"{name}.pyi", write_stub(kernels).encode())
+
+
+def write_depfile(settings: Settings, path: Path) -> None:
+    """List every file that the outputs depend on, as make and Ninja read it."""
+    sources = {file for source in settings.sources for file in source_closure(source)}
+    inputs = sorted({*sources, *generator_files(), *([settings.ptxas.path] if settings.ptxas else [])})
+    rule = " \\\n  ".join(_escape(file) for file in inputs)
+    write_if_changed(path, f"{_escape(settings.out / 'tables.cpp')}: \\\n  {rule}\n".encode())
+
+
+def _escape(path: Path) -> str:
+    return str(path).replace("$", "$$").replace(" ", "\\ ").replace("#", "\\#")

@@ -1,0 +1,221 @@
+"""Compilation in worker processes: an LLVM error ends its process, and the parent then says which job it had.
+
+A worker is `python -m gristmill.build.worker`. It reads a line of JSON that says what to load, then one line for each
+job, and answers each with a line of JSON and, if that says so, packed code (`gristmill.build.code`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from gristmill.build.code import pack_codes
+from gristmill.errors import BuildError, GristmillError, Position
+
+if TYPE_CHECKING:
+    from gristmill.build.enumerate import Job
+    from gristmill.declare import Kernel
+
+COMPILER = "gristmill.build.worker:compile_for"
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker loads: kernel files, and `compiler`, "module:function" of (kernel, specialisation, target name)."""
+
+    sources: tuple[str, ...]
+    project_dir: str
+    compiler: str = COMPILER
+
+
+class WorkerPool:
+    """At most one process for each thread that runs a job; started at need, and again after a crash."""
+
+    def __init__(self, setup: Setup):
+        self._setup = setup
+        self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
+
+    def run(self, job: Job) -> tuple[bytes, float]:
+        """Return the packed code of `job` and the seconds it took. Raises BuildError naming the job."""
+        worker = self._take()
+        answer = worker.ask(job)
+        self._idle.put(worker)
+        return answer
+
+    def close(self) -> None:
+        """End the processes."""
+        while not self._idle.empty():
+            self._idle.get().close()
+
+    def _take(self) -> _Process:
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            return _Process(self._setup)
+
+
+class _Process:
+    def __init__(self, setup: Setup):
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gristmill.build.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+        )
+        self._send(vars(setup))
+
+    def ask(self, job: Job) -> tuple[bytes, float]:
+        with contextlib.suppress(BrokenPipeError):
+            names = {"specialisation": job.specialisation.id, "target": job.target.name}
+            self._send({"kernel": job.kernel.name, **names})
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        if not line:
+            raise job_error(job, *self._cause_of_death())
+        answer = json.loads(line)
+        if "problem" in answer:
+            self.close()
+            raise _rebuild_error(job, answer)
+        return self._process.stdout.read(answer["size"]), answer["seconds"]
+
+    def close(self) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+        self._stderr.close()
+
+    def _send(self, message: dict[str, Any]) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _cause_of_death(self) -> tuple[str, str]:
+        status = self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read().decode(errors="replace").strip().splitlines()[-20:]
+        self.close()
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return f"the compiler's process ended with {how}", "\n".join(words)
+
+
+def run_all(jobs: Sequence[T], function: Callable[[T], R], *, workers: int, on_done: Callable[[T, R], None]) -> list[R]:
+    """Call `function` on each job on `workers` threads; results in the order of `jobs`, `on_done` as they come.
+
+    After a failure no further job begins; of the failures, that of the first job is raised.
+    """
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures: dict[Future[R], int] = {pool.submit(function, job): i for i, job in enumerate(jobs)}
+        for future in as_completed(futures):
+            if future.cancelled():
+                continue
+            if future.exception():
+                pool.shutdown(wait=True, cancel_futures=True)
+                break
+            on_done(jobs[futures[future]], future.result())
+    finished = [future for future in futures if not future.cancelled()]
+    for future in finished:
+        future.result()
+    return [future.result() for future in futures]
+
+
+def position_of(kernel: Kernel) -> Position:
+    """Return where the kernel's name is, in a file named as from the project's folder."""
+    return replace(kernel.site.of_name(), file=kernel.file)
+
+
+def job_error(job: Job, message: str, details: str = "") -> BuildError:
+    """Return an error at the kernel's name that says the specialisation and the target; `details` go below."""
+    what = f"`{job.specialisation.id}` for {job.target.name}: {message}"
+    placed = BuildError(what, position=position_of(job.kernel))
+    return BuildError(f"{placed}\n{textwrap.indent(details, '  ')}".rstrip())
+
+
+def _rebuild_error(job: Job, answer: dict[str, str]) -> BuildError:
+    if answer["problem"] == "kernel":
+        return BuildError(f"{answer['text']}\n  while compiling `{job.specialisation.id}` for {job.target.name}")
+    return job_error(job, answer["problem"], answer["text"])
+
+
+def load_project(sources: Sequence[str | Path], project_dir: str | Path) -> list[Kernel]:
+    """Return the kernels of these files, in order. Raises DeclarationError."""
+    from gristmill.load import check_pairs, load_kernels
+
+    kernels = [kernel for source in sources for kernel in load_kernels(source, project_dir)]
+    check_pairs(kernels)
+    return kernels
+
+
+def compile_for(kernel: Any, specialisation: Any, target: str) -> Sequence[Any]:
+    """Compile with the real compiler, for the target of this name."""
+    from gristmill.compiler.compile import compile_variants
+    from gristmill.compiler.targets import TARGETS
+
+    return compile_variants(kernel, specialisation, TARGETS[target])
+
+
+def main() -> None:
+    """Answer jobs until standard input ends."""
+    requests, answers = sys.stdin.buffer, _claim_stdout()
+    setup = json.loads(requests.readline())
+    answer_one = _prepare(setup)
+    for line in requests:
+        answers.write(answer_one(json.loads(line)))
+        answers.flush()
+
+
+def _claim_stdout() -> IO[bytes]:
+    """Keep standard output for answers; what anything else prints goes to standard error."""
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return answers
+
+
+def _prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
+    kernels = {k.name: k for k in load_project(setup["sources"], setup["project_dir"])}
+    specialisations = {s.id: s for kernel in kernels.values() for s in kernel.specialisations()}
+    module, _, name = setup["compiler"].partition(":")
+    function = getattr(importlib.import_module(module), name)
+
+    def answer_one(job: dict[str, Any]) -> bytes:
+        begun = time.perf_counter()
+        try:
+            packed = pack_codes(function(kernels[job["kernel"]], specialisations[job["specialisation"]], job["target"]))
+        except GristmillError as error:
+            return _line({"problem": "kernel", "text": str(error)})
+        except Exception as error:
+            problem = f"a bug in the compiler: {type(error).__name__}: {error}"
+            return _line({"problem": problem, "text": traceback.format_exc().rstrip()})
+        return _line({"size": len(packed), "seconds": time.perf_counter() - begun}) + packed
+
+    return answer_one
+
+
+def _line(message: dict[str, Any]) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+if __name__ == "__main__":
+    main()

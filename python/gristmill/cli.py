@@ -1,0 +1,161 @@
+"""The command line. Each command imports what it needs, so that those for an installed wheel need no compiler."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gristmill import __version__
+from gristmill.errors import GristmillError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status. Errors that users read go to standard error without a traceback."""
+    options = make_parser().parse_args(arguments)
+    try:
+        return options.command(options) or 0
+    except GristmillError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        return 1
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    parser = argparse.ArgumentParser(prog="gristmill", description="Python kernels, precompiled into wheels.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    _add_build(commands)
+    _add_explain(commands)
+    _add(commands, "list", list_kernels, "list the kernels in this wheel and what they are compiled for")
+    _add(commands, "info", show_info, "show the images in this wheel, and which would run on each device here")
+    _add(commands, "doctor", run_doctor, "check the driver, the devices and the caches")
+    _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
+    return parser
+
+
+Command = Callable[[argparse.Namespace], int | None]
+
+
+def _add(commands: argparse._SubParsersAction, name: str, command: Command, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
+    parser.set_defaults(command=command)
+    return parser
+
+
+def _add_build(commands: argparse._SubParsersAction) -> None:
+    parser = _add(commands, "build", run_build, "compile kernels into the sources of an extension module")
+    parser.add_argument("sources", nargs="+", type=Path, metavar="FILE", help="files that declare kernels")
+    parser.add_argument("--module", required=True, help="full name of the module, as in my_package._kernels")
+    parser.add_argument("--out", required=True, type=Path, help="folder for the results")
+    parser.add_argument("--package", default="kernels", help="name of the distribution, for `info`")
+    parser.add_argument("--version", default="0", help="version of the distribution, for `info`")
+    parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
+    parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
+    parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
+    parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
+    parser.add_argument("--ar", help="archiver to use; default: ar")
+    parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
+
+
+def _add_explain(commands: argparse._SubParsersAction) -> None:
+    parser = _add(commands, "explain", explain, "show what a kernel becomes at one stage of compilation")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that declares kernels")
+    parser.add_argument("--kernel", help="name of the kernel; default: the only one in the file")
+    parser.add_argument("--target", default="sm_90a", help="as in sm_80, x86-64-v3")
+    parser.add_argument("--stage", default="tile", choices=("tile", "layout", "llvm", "ptx"))
+    parser.add_argument("--dtype", action="append", default=[], help="dtype of each dtype variable, in order")
+    parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
+
+
+def run_build(options: argparse.Namespace) -> None:
+    """Run `gristmill build`."""
+    _require_compiler()
+    from gristmill.build.run import build_module
+    from gristmill.build.settings import Settings, choose_ptxas, count_workers, find_archiver, parse_targets
+    from gristmill.compiler.targets import TARGETS
+
+    settings = Settings(
+        sources=tuple(path.resolve() for path in options.sources),
+        module=options.module,
+        out=options.out.resolve(),
+        project_dir=options.project_dir.resolve(),
+        package=options.package,
+        version=options.version,
+        targets=parse_targets(options.targets, known=tuple(TARGETS)),
+        ptxas=choose_ptxas(options.cubins),
+        depfile=options.depfile,
+        ar=find_archiver(options.ar),
+        workers=options.workers or count_workers(),
+    )
+    build_module(settings)
+
+
+def explain(options: argparse.Namespace) -> None:
+    """Run `gristmill explain`."""
+    _require_compiler()
+    from gristmill.compiler.explain import explain as show
+
+    constants = dict(_split_constant(text) for text in options.const)
+    text = show(
+        options.file,
+        kernel=options.kernel,
+        target=options.target,
+        stage=options.stage,
+        dtypes=options.dtype,
+        constants=constants,
+    )
+    print(text)
+
+
+def list_kernels(options: argparse.Namespace) -> None:
+    """Print each kernel with the dtypes and constants of its instances."""
+    kernels = _native()
+    for name in kernels.__all__:
+        dispatcher = getattr(kernels, name)
+        if hasattr(dispatcher, "supported_dtypes"):
+            dtypes = ", ".join(map(str, dispatcher.supported_dtypes))
+            print(f"{name:<24} {len(dispatcher.instances):>4} instances   {dtypes}")
+
+
+def show_info(options: argparse.Namespace) -> None:
+    """Print what the native module says of its images."""
+    print(_native().info())
+
+
+def run_doctor(options: argparse.Namespace) -> None:
+    """Print what the native module finds on this machine."""
+    print(_native().doctor())
+
+
+def run_demo(options: argparse.Namespace) -> int | None:
+    """Run `gristmill demo`."""
+    from gristmill.runtime.demo import main as demo
+
+    return demo()
+
+
+def _native() -> Any:
+    """Return the module of kernels that the wheel holds."""
+    import gristmill.kernels
+
+    return gristmill.kernels
+
+
+def _split_constant(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise GristmillError(f"--const {text} has no value", fix=f"write --const {text}=1024")
+    return name, value
+
+
+def _require_compiler() -> None:
+    try:
+        import llvmlite  # noqa: F401
+    except ImportError:
+        fix = 'pip install "gristmill[build]"; in pyproject.toml, requires = ["scikit-build-core", "gristmill[build]"]'
+        raise GristmillError("compiling kernels needs llvmlite, which is not installed here", fix=fix) from None

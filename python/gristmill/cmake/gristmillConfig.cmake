@@ -1,0 +1,136 @@
+# gristmill_add_kernels(<target>
+#   MODULE <package._kernels>       full name of the extension module
+#   SOURCES <kernels/*.py>...       files that declare kernels
+#   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
+#   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at first load
+#   [DESTINATION <package>])        default: the folder of MODULE's package
+#
+# Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
+# and its type stub. The variables GRISTMILL_TARGETS and GRISTMILL_CUBINS stand in for TARGETS and CUBINS.
+
+include_guard(GLOBAL)
+
+get_filename_component(_gristmill_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUTE)
+set(_gristmill_package "${_gristmill_package}" CACHE INTERNAL "")
+
+function(gristmill_add_kernels target)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;DESTINATION" "SOURCES;TARGETS")
+  _gristmill_check_arguments()
+  _gristmill_require_tools()
+  _gristmill_set_defaults()
+  _gristmill_find_launcher(csrc)
+
+  set(out "${CMAKE_CURRENT_BINARY_DIR}/${target}")
+  _gristmill_generate()
+
+  file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NB_DOMAIN ${target}
+    ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
+  set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  target_compile_definitions(${target} PRIVATE GRISTMILL_MODULE=${name})
+  target_include_directories(${target} PRIVATE "${csrc}" "${out}")
+  find_package(Threads REQUIRED)
+  target_link_libraries(${target} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(${target} PRIVATE "LINKER:--exclude-libs,ALL")
+
+  install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
+  install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
+endfunction()
+
+# The rest reads and sets the variables of gristmill_add_kernels; each step is a macro.
+
+macro(_gristmill_check_arguments)
+  set(usage "gristmill_add_kernels(${target} MODULE my_package._kernels SOURCES kernels/softmax.py)")
+  if(ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "gristmill_add_kernels: unknown argument `${ARG_UNPARSED_ARGUMENTS}`\n  fix: write ${usage}")
+  endif()
+  if(NOT ARG_MODULE OR NOT ARG_MODULE MATCHES "^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+$")
+    message(FATAL_ERROR "gristmill_add_kernels: MODULE is the full name of a module in a package, "
+      "found `${ARG_MODULE}`\n  fix: write ${usage}")
+  endif()
+  if(NOT ARG_SOURCES)
+    message(FATAL_ERROR "gristmill_add_kernels: no kernel files in SOURCES\n  fix: write ${usage}")
+  endif()
+  set(sources)
+  foreach(source IN LISTS ARG_SOURCES)
+    get_filename_component(path "${source}" ABSOLUTE)
+    if(NOT EXISTS "${path}")
+      message(FATAL_ERROR "gristmill_add_kernels: there is no file `${source}`\n"
+        "  fix: give SOURCES paths relative to ${CMAKE_CURRENT_SOURCE_DIR}")
+    endif()
+    list(APPEND sources "${path}")
+  endforeach()
+endmacro()
+
+macro(_gristmill_require_tools)
+  if(NOT TARGET Python::Module)
+    message(FATAL_ERROR "gristmill_add_kernels: Python was not looked for\n  fix: before it, write "
+      "find_package(Python REQUIRED COMPONENTS Interpreter Development.Module \${SKBUILD_SABI_COMPONENT})")
+  endif()
+  if(NOT COMMAND nanobind_add_module)
+    execute_process(COMMAND "${Python_EXECUTABLE}" -m nanobind --cmake_dir
+      OUTPUT_VARIABLE nanobind_dir OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+    find_package(nanobind CONFIG QUIET NO_DEFAULT_PATH PATHS "${nanobind_dir}")
+  endif()
+  if(NOT COMMAND nanobind_add_module)
+    message(FATAL_ERROR "gristmill_add_kernels: nanobind is not in the build environment\n"
+      "  fix: in pyproject.toml write [build-system] requires = [\"scikit-build-core\", \"gristmill[build]\"]")
+  endif()
+endmacro()
+
+macro(_gristmill_set_defaults)
+  string(REGEX REPLACE "^.*[.]" "" name "${ARG_MODULE}")
+  if(NOT ARG_DESTINATION)
+    string(REGEX REPLACE "[.][^.]*$" "" ARG_DESTINATION "${ARG_MODULE}")
+    string(REPLACE "." "/" ARG_DESTINATION "${ARG_DESTINATION}")
+  endif()
+  if(NOT ARG_TARGETS)
+    set(ARG_TARGETS ${GRISTMILL_TARGETS})
+  endif()
+  if("${ARG_CUBINS}" STREQUAL "")
+    set(ARG_CUBINS "${GRISTMILL_CUBINS}")
+  endif()
+  if("${ARG_CUBINS}" STREQUAL "")
+    set(ARG_CUBINS AUTO)
+  endif()
+  string(TOUPPER "${ARG_CUBINS}" ARG_CUBINS)
+  if(NOT ARG_CUBINS MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "gristmill_add_kernels: CUBINS is AUTO, ON or OFF, found `${ARG_CUBINS}`\n  fix: write CUBINS AUTO")
+  endif()
+  set(package "${PROJECT_NAME}")
+  set(version "${PROJECT_VERSION}")
+  if(SKBUILD_PROJECT_NAME)
+    set(package "${SKBUILD_PROJECT_NAME}")
+    set(version "${SKBUILD_PROJECT_VERSION_FULL}")
+  endif()
+endmacro()
+
+function(_gristmill_find_launcher result)
+  foreach(folder "${_gristmill_package}/csrc" "${_gristmill_package}/../../csrc")
+    if(EXISTS "${folder}/tables.hpp")
+      get_filename_component(folder "${folder}" ABSOLUTE)
+      set(${result} "${folder}" PARENT_SCOPE)
+      return()
+    endif()
+  endforeach()
+  message(FATAL_ERROR "gristmill_add_kernels: the launcher's sources are missing beside ${_gristmill_package}\n"
+    "  fix: pip install --force-reinstall gristmill")
+endfunction()
+
+macro(_gristmill_generate)
+  get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
+  add_custom_command(
+    OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
+    COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
+      "${Python_EXECUTABLE}" -m gristmill build ${sources}
+      --module "${ARG_MODULE}" --package "${package}" --version "${version}"
+      --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --ar "${CMAKE_AR}"
+      --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
+    DEPENDS ${sources}
+    DEPFILE "${out}/kernels.d"
+    COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
+    USES_TERMINAL
+    VERBATIM)
+endmacro()

@@ -1,0 +1,133 @@
+"""A compiler for tests of the build: valid PTX by template, host objects through llvmlite, and ways to fail."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+
+from gristmill.errors import KernelError, Position
+from gristmill.specialise import VARIANTS
+
+HOST_SUFFIX = {"x86-64-v2": "__v2", "x86-64-v3": "__v3", "x86-64-v4": "__v4", "aarch64": "__aarch64"}
+PTX = """\
+// a comment
+.version {version}
+.target {target}
+.address_size 64
+
+.visible .entry {symbol}(.param .u64 x, .param .u32 n) .maxntid 128
+{{
+    .reg .b64 %rd<2>;
+    ld.param.u64 %rd1, [x];
+    {body}
+    ret;
+}}
+"""
+
+KERNELS = '''\
+import gristmill as gm
+from helper import SCALE
+
+D = gm.dtype_var("D", [gm.f32, gm.f16])
+
+
+@gm.kernel(BLOCK=[256, 1024], grid=lambda n, BLOCK: gm.cdiv(n, BLOCK), backward="gelu_backward")
+def gelu_forward(x: gm.ptr[D], y: gm.ptr[D], scale: gm.f32 = 0.5, n: gm.size["x"] = None, BLOCK: gm.constexpr = None):
+    """y = "gelu"(x) \\\\ ä"""
+
+
+@gm.kernel(BLOCK=[256, 1024], grid=lambda n, BLOCK: gm.cdiv(n, BLOCK))
+def gelu_backward(x: gm.ptr[D], y: gm.ptr[D], scale: gm.f32 = 0.5, n: gm.size["x"] = None, BLOCK: gm.constexpr = None):
+    pass
+'''
+
+
+def write_project(folder):
+    """Write a kernel file and a module that it imports; return the path of the first."""
+    (folder / "kernels").mkdir(parents=True, exist_ok=True)
+    (folder / "kernels" / "helper.py").write_text("SCALE = 2\n")
+    file = folder / "kernels" / "gelu.py"
+    file.write_text(KERNELS)
+    return file
+
+
+def compile_fake(kernel, specialisation, target, body="st.global.u32 [%rd1], 1;"):
+    """Compile to nothing much; the aligned variant is a duplicate of the general one except for sm_90a."""
+    if target in HOST_SUFFIX:
+        return [host_artifact(specialisation, variant, target) for variant in VARIANTS]
+    aligned, general, wide = (cuda_artifact(specialisation, v, target, body) for v in VARIANTS)
+    return [aligned if target == "sm_90a" else general, general, wide]
+
+
+def cuda_artifact(specialisation, variant, target, body):
+    symbol = specialisation.symbol(variant)
+    version = 80 if target == "sm_90a" else 70
+    code = PTX.format(version=version / 10, target=target, symbol=symbol, body=body).encode()
+    return artifact(symbol, code, divisibility={"n": 4} if variant.is_aligned else {}, ptx_version=version)
+
+
+def host_artifact(specialisation, variant, target):
+    symbol = specialisation.symbol(variant) + HOST_SUFFIX[target]
+    return artifact(symbol, host_object(symbol))
+
+
+def artifact(symbol, code, divisibility=None, ptx_version=None):
+    return SimpleNamespace(
+        symbol=symbol,
+        code=code,
+        threads=128,
+        shared_bytes=16,
+        written=("y",),
+        read=("x",),
+        divisibility=divisibility or {},
+        ptx_version=ptx_version,
+    )
+
+
+def host_object(symbol):
+    import llvmlite.binding as llvm
+
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    module = llvm.parse_assembly(f"define void @{symbol}(ptr %p, ptr %grid, i64 %begin, i64 %end) {{ ret void }}")
+    machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic")
+    return machine.emit_object(module)
+
+
+def is_culprit(specialisation, target):
+    return specialisation.id == "gelu_backward__f16__256" and target == "sm_90a"
+
+
+def compile_aborting(kernel, specialisation, target):
+    """End the process as LLVM does on a fatal error."""
+    if is_culprit(specialisation, target):
+        print("LLVM ERROR: Cannot select: f16 = nothing", file=sys.stderr, flush=True)
+        os.abort()
+    return compile_fake(kernel, specialisation, target)
+
+
+def compile_raising(kernel, specialisation, target):
+    """Fail with a bug of the compiler."""
+    if is_culprit(specialisation, target):
+        raise ZeroDivisionError("a bug")
+    return compile_fake(kernel, specialisation, target)
+
+
+def compile_refusing(kernel, specialisation, target):
+    """Find an error in the kernel's body."""
+    if is_culprit(specialisation, target):
+        raise KernelError("no such op", fix="use another", position=Position("kernels/gelu.py", 13, 5, 9, "    pass"))
+    return compile_fake(kernel, specialisation, target)
+
+
+def compile_bad_ptx(kernel, specialisation, target):
+    """Give PTX that ptxas refuses."""
+    return compile_fake(kernel, specialisation, target, "bogus.op;" if is_culprit(specialisation, target) else "")
+
+
+def compile_chatty(kernel, specialisation, target):
+    """Print to standard output, which is the workers' channel."""
+    print("hello from a kernel")
+    os.write(1, b"and from C\n")
+    return compile_fake(kernel, specialisation, target)

@@ -51,9 +51,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _DECLARE = "Config Kernel Specialisation constexpr dtype_var jit kernel ptr shape size stride"
-_DTYPES = (
-    "Bool Float Float8 Int Num bf16 bool_ f8e4m3 f8e5m2 f16 f32 f64 i8 i16 i32 i64 parse_dtype u8 u16 u32 u64"
-)
+_DTYPES = "Bool Float Float8 Int Num bf16 bool_ f8e4m3 f8e5m2 f16 f32 f64 i8 i16 i32 i64 parse_dtype u8 u16 u32 u64"
 _ERRORS = "BuildError DeclarationError GristmillError KernelError"
 _SYMBOLIC = "cdiv maximum minimum next_power_of_2 sm_count where"
 

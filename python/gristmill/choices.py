@@ -1,4 +1,4 @@
-"""Reads what the decorator lists (dtypes, constants, configurations) and expands it into specialisations, in declared order."""
+"""Reads the decorator's dtypes, constants and configurations, and expands them into specialisations, in order."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read_dtype_sets(
 ) -> dict[str, tuple[Dtype, ...]]:
     """Return the dtypes of each variable: those listed, else those of its bound.
 
-    `shared` is the decorator's `dtypes=`, for kernels with one variable; `named` are lists by variable. None: not given.
+    `shared` is the decorator's `dtypes=`, for kernels with one variable, or None; `named` are lists by variable.
     """
     variables = signature.dtype_vars
     if shared is not None:
@@ -44,7 +44,10 @@ def read_dtype_sets(
             message = f"the dtypes of `{variable}` are listed twice"
             raise at(site.of_keyword(variable.name), message, f"remove `dtypes=` or `{variable}=`")
         return {variable.name: _read_list("dtypes", shared, variable, site)}
-    return {v.name: _read_list(v.name, named[v.name], v, site) if v.name in named else _implied(v, signature, site) for v in variables}
+    return {
+        v.name: _read_list(v.name, named[v.name], v, site) if v.name in named else _implied(v, signature, site)
+        for v in variables
+    }
 
 
 def _only_variable(variables: tuple[DtypeVar, ...], site: Site) -> DtypeVar:
@@ -60,9 +63,15 @@ def _only_variable(variables: tuple[DtypeVar, ...], site: Site) -> DtypeVar:
 
 def _read_list(argument: str, given: object, variable: DtypeVar, site: Site) -> tuple[Dtype, ...]:
     if not isinstance(given, (list, tuple)):
-        raise at(site.of_value(argument), f"`{argument}` must be a list of dtypes", f"write `{argument}=[gm.f32, gm.f64]`")
+        raise at(
+            site.of_value(argument), f"`{argument}` must be a list of dtypes", f"write `{argument}=[gm.f32, gm.f64]`"
+        )
     if not given:
-        raise at(site.of_value(argument), f"`{argument}` lists no dtype", f"list one, or remove it to mean all of {variable.bound}")
+        raise at(
+            site.of_value(argument),
+            f"`{argument}` lists no dtype",
+            f"list one, or remove it to mean all of {variable.bound}",
+        )
     found: list[Dtype] = []
     for index, item in enumerate(given):
         position = site.of_item(argument, index)
@@ -125,9 +134,7 @@ def _identity(value: object) -> tuple[type, object]:
     return type(value), value
 
 
-def read_constants(
-    signature: Signature, listed: Mapping[str, object], configs: object, site: Site
-) -> ConstantChoices:
+def read_constants(signature: Signature, listed: Mapping[str, object], configs: object, site: Site) -> ConstantChoices:
     """Return lists and configurations, after checking that together they set every constant once."""
     lists = {name: _read_values(name, values, site) for name, values in listed.items()}
     chosen = _read_configs(configs, lists, signature.constant_names, site)
@@ -160,7 +167,9 @@ def _read_values(name: str, values: object, site: Site) -> tuple[object, ...]:
 
 def _check_value(name: str, value: object, position: Position) -> None:
     if type(value) not in _KINDS or (isinstance(value, float) and not math.isfinite(value)):
-        raise at(position, f"`{value!r}` cannot be a value of `{name}`", "write an int, a bool, a finite float or a text")
+        raise at(
+            position, f"`{value!r}` cannot be a value of `{name}`", "write an int, a bool, a finite float or a text"
+        )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise at(position, f"`{value}` does not fit in 64 bits", "write a number from -2**63 to 2**63 - 1")
     if isinstance(value, str) and not _TEXT.fullmatch(value):
@@ -191,7 +200,9 @@ def _check_config_constant(name: str, lists: Values, names: tuple[str, ...], pos
         fix = closest(name, names) if names else f"annotate it in the signature, as in `{name}: gm.constexpr`"
         raise at(position, f"the kernel has no constant `{name}`", fix)
     if name in lists:
-        raise at(position, f"`{name}` is set both by a list and by a configuration", f"remove `{name}` from one of them")
+        raise at(
+            position, f"`{name}` is set both by a list and by a configuration", f"remove `{name}` from one of them"
+        )
 
 
 def _check_kinds(choices: ConstantChoices, site: Site) -> None:
@@ -199,7 +210,9 @@ def _check_kinds(choices: ConstantChoices, site: Site) -> None:
         kinds = list(dict.fromkeys(_KINDS[type(v)] for v in values))
         if len(kinds) > 1:
             position = site.of_value(name if name in choices.lists else "configs")
-            raise at(position, f"values of `{name}` are of several kinds: {', '.join(kinds)}", "make them all of one kind")
+            raise at(
+                position, f"values of `{name}` are of several kinds: {', '.join(kinds)}", "make them all of one kind"
+            )
 
 
 # ---- expansion -----------------------------------------------------------------------------------------------------
@@ -229,7 +242,9 @@ def expand(
             if _is_kept(launch.where, values, site):
                 found.append(_specialise(kernel, chosen, constants, config, launch, site))
     if not found:
-        raise at(site.of_keyword("where"), "`where` leaves no specialisation", "make it true for at least one combination")
+        raise at(
+            site.of_keyword("where"), "`where` leaves no specialisation", "make it true for at least one combination"
+        )
     _check_symbols(found, site)
     return tuple(found)
 
@@ -252,7 +267,9 @@ def _specialise(
     launch: Launch,
     site: Site,
 ) -> Specialisation:
-    warps = config.num_warps if config and config.num_warps else _num_warps(launch, dict(dtypes) | dict(constants), site)
+    warps = (
+        config.num_warps if config and config.num_warps else _num_warps(launch, dict(dtypes) | dict(constants), site)
+    )
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
     return Specialisation(kernel, dtypes, constants, warps, stages, has_config)
@@ -261,7 +278,9 @@ def _specialise(
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:
     if launch.num_warps is None:
         return DEFAULT_NUM_WARPS
-    warps = call_by_name(launch.num_warps, values, "num_warps", site) if callable(launch.num_warps) else launch.num_warps
+    warps = (
+        call_by_name(launch.num_warps, values, "num_warps", site) if callable(launch.num_warps) else launch.num_warps
+    )
     return _allowed("num_warps", warps, NUM_WARPS, site)
 
 
@@ -283,5 +302,7 @@ def _check_symbols(found: list[Specialisation], site: Site) -> None:
         symbol = specialisation.symbol(VARIANTS[0])
         if symbol in seen:
             message = f"`{seen[symbol]}` and `{specialisation.id}` would have one symbol, {symbol}"
-            raise at(site.of(site.decorator()), message, "spell the constants so that letters or digits tell them apart")
+            raise at(
+                site.of(site.decorator()), message, "spell the constants so that letters or digits tell them apart"
+            )
         seen[symbol] = specialisation.id

@@ -63,9 +63,10 @@ Function = TypeVar("Function", bound=Callable[..., object])
 class Kernel:
     """What an author declared.
 
-    `file` is relative to the project, `line` that of the first line of `source`: the function with its decorators, dedented.
-    `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the values that occur in
-    some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick` is code, or () for always.
+    `file` is relative to the project; `line` is that of the first line of `source`, the function with its decorators,
+    dedented. `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the
+    values that occur in some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick`
+    is code, or () for always.
     """
 
     name: str
@@ -99,7 +100,7 @@ class Kernel:
 
     def __call__(self, *arguments: object, **keywords: object) -> NoReturn:
         message = f"`{self.name}` is a declaration; what can be called is its dispatcher in the built package"
-        fix = f"build the package, then `from gristmill.kernels import {self.name}` (or from your package's kernel module)"
+        fix = f"build the package and call what it exports, as in `from gristmill.kernels import {self.name}`"
         raise DeclarationError(message, fix=fix, position=caller_position())
 
 
@@ -129,10 +130,10 @@ def kernel(
 def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Callable[..., object]], Kernel]:
     """Declare a kernel; used as `@gm.kernel(...)`.
 
-    `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one only);
-    the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` keeps combinations
-    at build time. `grid` gives the number of programs, `pick` tells at a call whether a combination suits it: both are traced
-    once with symbols. `backward` names the gradient kernel.
+    `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one);
+    the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` says at build
+    time which combinations to keep. `grid` gives the number of programs, `pick` tells at a call whether a combination
+    suits it: both are traced once with symbols. `backward` names the gradient kernel.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     scope = _names_in(sys._getframe(1))
@@ -214,7 +215,9 @@ def _read_backward(backward: object, site: Site) -> str | None:
     if backward is None or (isinstance(backward, str) and backward.isidentifier()):
         return backward
     shown = backward.name if isinstance(backward, Kernel) else "gelu_backward"
-    raise at(site.of_value("backward"), "`backward` must be the name of a kernel, as text", f'write `backward="{shown}"`')
+    raise at(
+        site.of_value("backward"), "`backward` must be the name of a kernel, as text", f'write `backward="{shown}"`'
+    )
 
 
 def _occurring(

@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import linecache
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING
 from gristmill.errors import DeclarationError, GristmillError, Position
 from gristmill.positions import raised_position, show_path, shown_from
 from gristmill.signature import at
-from gristmill.specialise import show
+from gristmill.specialise import VARIANTS, show
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel
@@ -83,15 +82,11 @@ def _execute(source: Path) -> None:
         raise _syntax_error(error) from None
     except ImportError as error:
         fix = f"install `{error.name}` where kernels are built, or put `{error.name}.py` beside the file"
-        raise DeclarationError(str(error), fix=fix, position=_raised_in(error, source)) from error
+        raise DeclarationError(str(error), fix=fix, position=raised_position(error)) from error
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         fix = "kernels are read by executing their file; it must run without errors"
         raise DeclarationError(message, fix=fix, position=raised_position(error)) from error
-
-
-def _raised_in(error: BaseException, source: Path) -> Position | None:
-    return raised_position(error)
 
 
 _DEFAULTS = ("non-default argument follows default", "parameter without a default follows")
@@ -126,12 +121,26 @@ def check_names(kernels: Sequence[Kernel]) -> None:
             raise at(kernel.site.of_name(), message, "rename one of the two")
 
 
-def check_pairs(kernels: Sequence[Kernel]) -> None:
-    """Check that each kernel named by `backward` is there and comes in the same dtypes and constants.
+def check_symbols(kernels: Sequence[Kernel]) -> None:
+    """Raise DeclarationError if two kernels have a specialisation of one symbol."""
+    seen: dict[str, Kernel] = {}
+    for kernel in kernels:
+        for specialisation in kernel.expanded:
+            symbol = specialisation.symbol(VARIANTS[0])
+            if (other := seen.setdefault(symbol, kernel)) is not kernel:
+                message = (
+                    f"`{specialisation.id}` and a specialisation of `{other.name}` would have one symbol, {symbol}"
+                )
+                raise at(kernel.site.of_name(), message, "rename one of the kernels")
 
-    Raises DeclarationError, at the value of `backward`, that says what differs.
+
+def check_pairs(kernels: Sequence[Kernel]) -> None:
+    """Check the kernels of a package together: their names and symbols, and each `backward` with the kernel it names.
+
+    A pair must come in the same dtypes and constants. Raises DeclarationError, at `backward`, that says what differs.
     """
     check_names(kernels)
+    check_symbols(kernels)
     by_name = {k.name: k for k in kernels}
     for kernel in kernels:
         if kernel.backward is None:

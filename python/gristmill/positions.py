@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import linecache
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
+from typing import Any
 
 from gristmill.errors import DeclarationError, Position
 
@@ -54,10 +54,9 @@ class Span:
         return starts and (self.end_line, self.end_column) >= (other.end_line, other.end_column)
 
 
-def node_span(node: ast.AST) -> Span:
+def node_span(node: Any) -> Span:
     """Return the span of an expression, statement, argument or keyword."""
-    line, column = getattr(node, "lineno"), getattr(node, "col_offset")
-    return Span(line, column, getattr(node, "end_lineno"), getattr(node, "end_col_offset"))
+    return Span(node.lineno, node.col_offset, node.end_lineno, node.end_col_offset)
 
 
 def place(path: str, span: Span) -> Position:
@@ -180,7 +179,7 @@ class Site:
         return self.of_value(name)
 
     def of_config(self, index: int, name: str) -> Position:
-        """Return the position of the argument `name` of the configuration at `index`; of the configuration without it."""
+        """Return the position of the argument `name` of the configuration at `index`, or of the configuration."""
         keyword = self.keyword("configs")
         if keyword and isinstance(keyword.value, (ast.List, ast.Tuple)) and index < len(keyword.value.elts):
             call = keyword.value.elts[index]
@@ -215,8 +214,10 @@ class Site:
     def of_default(self, name: str) -> Position:
         arguments = self.node.args
         positional = [*arguments.posonlyargs, *arguments.args]
-        pairs: list[tuple[ast.arg, ast.expr | None]] = list(zip(arguments.kwonlyargs, arguments.kw_defaults))
-        pairs += zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults)
+        pairs: list[tuple[ast.arg, ast.expr | None]] = list(
+            zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+        )
+        pairs += zip(positional[len(positional) - len(arguments.defaults) :], arguments.defaults, strict=True)
         return next((self.of(d) for a, d in pairs if a.arg == name and d is not None), self.of_parameter(name))
 
     def of_subscript(self, name: str, index: int) -> Position:
@@ -241,12 +242,12 @@ def all_arguments(arguments: ast.arguments) -> list[ast.arg]:
     return found + [a for a in (arguments.vararg, arguments.kwarg) if a is not None]
 
 
-def find_site(function: Callable[..., object]) -> Site:
+def find_site(function: FunctionType) -> Site:
     """Find a function in its file.
 
     Raises DeclarationError if the source cannot be read, as for one made by `exec`.
     """
-    code = inspect.unwrap(function).__code__
+    code = function.__code__
     linecache.checkcache(code.co_filename)
     tree = tree_of(code.co_filename)
     for node in ast.walk(tree) if tree else ():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import FunctionType
 from typing import TypeVar
 
 from gristmill import dtypes
@@ -89,7 +90,9 @@ class _Pointer:
         if element is None:
             raise _here(f"`{_show(dtype)}` is not a dtype", "write a dtype or a dtype variable, as in `gm.ptr[gm.f32]`")
         if extent is not None and not isinstance(extent, str):
-            raise _here(f"the extent `{extent!r}` is not text", 'write an expression, as in `gm.ptr[D, "n_rows * n_cols"]`')
+            raise _here(
+                f"the extent `{extent!r}` is not text", 'write an expression, as in `gm.ptr[D, "n_rows * n_cols"]`'
+            )
         return PointerType(element, extent)
 
     def __repr__(self) -> str:
@@ -106,7 +109,10 @@ class _Index:
                 return IndexType("size", tensor)
             case "shape" | "stride", (str(tensor), int(axis)) if not isinstance(axis, bool):
                 return IndexType(self.kind, tensor, axis)
-        raise _here(f"`gm.{self.kind}[{_show(item)}]` names no {_INDEX_NAMES[self.kind]}", f"write `{_INDEX_EXAMPLES[self.kind]}`")
+        raise _here(
+            f"`gm.{self.kind}[{_show(item)}]` names no {_INDEX_NAMES[self.kind]}",
+            f"write `{_INDEX_EXAMPLES[self.kind]}`",
+        )
 
     def __repr__(self) -> str:
         return f"gm.{self.kind}"
@@ -177,7 +183,7 @@ AXES = range(-32, 32)
 
 
 def read_signature(
-    function: Callable[..., object], site: Site, scope: Mapping[str, object]
+    function: FunctionType, site: Site, scope: Mapping[str, object]
 ) -> tuple[Signature, dict[str, object]]:
     """Read the annotations of a kernel's function; they are returned too, by parameter, for the extents.
 
@@ -200,9 +206,7 @@ def read_signature(
     return signature, annotations
 
 
-def _annotation(
-    function: Callable[..., object], argument: inspect.Parameter, site: Site, scope: Mapping[str, object]
-) -> object:
+def _annotation(function: FunctionType, argument: inspect.Parameter, site: Site, scope: Mapping[str, object]) -> object:
     if argument.kind in (argument.VAR_POSITIONAL, argument.VAR_KEYWORD):
         raise at(site.of_parameter(argument.name), "a kernel takes no variable arguments", "name every parameter")
     if argument.name in RESERVED_PARAMETERS:
@@ -215,23 +219,33 @@ def _annotation(
     return _evaluated(function, argument.annotation, site.of_annotation(argument.name), scope)
 
 
-_ANNOTATION_FIX = "write gm.ptr[D], gm.size[...], gm.shape[...], gm.stride[...], a dtype such as gm.i32, or gm.constexpr"
+_ANNOTATION_FIX = (
+    "write gm.ptr[D], gm.size[...], gm.shape[...], gm.stride[...], a dtype such as gm.i32, or gm.constexpr"
+)
 
 
-def _evaluated(
-    function: Callable[..., object], text: str, position: Position, scope: Mapping[str, object]
-) -> object:
-    names = dict(scope)
-    names.update(inspect.getclosurevars(function).nonlocals)
-    names.update({t.__name__: t for t in getattr(function, "__type_params__", ())})
+def _evaluated(function: FunctionType, text: str, position: Position, scope: Mapping[str, object]) -> object:
+    names = dict(scope) | _enclosed(function)
+    names |= {t.__name__: t for t in getattr(function, "__type_params__", ())}
     try:
-        return eval(text, getattr(function, "__globals__"), names)
+        return eval(text, function.__globals__, names)
     except GristmillError as error:
         raise at(position, error.message, error.fix) from None
     except NameError as error:
         raise at(position, f"`{error.name}` is not defined", "define or import it at the top of the file") from None
     except Exception as error:
         raise at(position, f"`{text}` raises {type(error).__name__}: {error}", _ANNOTATION_FIX) from None
+
+
+def _enclosed(function: FunctionType) -> dict[str, object]:
+    """Return the variables of enclosing functions that have a value by now."""
+    found = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return found
 
 
 def at(position: Position, message: str, fix: str | None) -> DeclarationError:
@@ -257,7 +271,11 @@ def _read_parameter(argument: inspect.Parameter, annotation: object, site: Site)
         if argument.default is not argument.empty:
             _check_default(name, dtype, default, site)
         return Parameter(name, "scalar", dtype, default=default)
-    raise at(site.of_annotation(name), f"`{_show(annotation)}` does not annotate a parameter of a kernel", _fix_annotation(annotation))
+    raise at(
+        site.of_annotation(name),
+        f"`{_show(annotation)}` does not annotate a parameter of a kernel",
+        _fix_annotation(annotation),
+    )
 
 
 def _fix_annotation(annotation: object) -> str:
@@ -275,7 +293,9 @@ def _check_no_default(argument: inspect.Parameter, site: Site, what: str) -> Non
     if argument.default in (argument.empty, None) and (what != "array" or argument.default is argument.empty):
         return
     fix = "remove the default" if what == "array" else "write `= None`: it follows from the array"
-    raise at(site.of_default(argument.name), f"{what} `{argument.name}` cannot have the default `{argument.default!r}`", fix)
+    raise at(
+        site.of_default(argument.name), f"{what} `{argument.name}` cannot have the default `{argument.default!r}`", fix
+    )
 
 
 def _check_default(name: str, dtype: Dtype | DtypeVar, default: object, site: Site) -> None:
@@ -304,7 +324,9 @@ def _check_order(parameters: list[Parameter], constants: list[str], site: Site) 
     declared = [a.arg for a in all_arguments(site.node.args)]
     derived = {p.name for p in parameters if p.is_index} | set(constants)
     first = next((name for name in declared if name in derived), None)
-    late = [p.name for p in parameters if p.name not in derived and first and declared.index(p.name) > declared.index(first)]
+    late = [
+        p.name for p in parameters if p.name not in derived and first and declared.index(p.name) > declared.index(first)
+    ]
     if late:
         message = f"`{late[0]}` comes after `{first}`, which may be left out at a call"
         raise at(site.of_parameter(late[0]), message, f"move `{late[0]}` before `{first}`")
@@ -333,7 +355,7 @@ def closest(name: str, names: Iterable[str]) -> str:
     return f"did you mean `{near[0]}`?" if near else "use one of " + ", ".join(names)
 
 
-def _dtype_vars(function: Callable[..., object], parameters: list[Parameter], site: Site) -> tuple[DtypeVar, ...]:
+def _dtype_vars(function: FunctionType, parameters: list[Parameter], site: Site) -> tuple[DtypeVar, ...]:
     found: dict[str, DtypeVar] = {}
     for parameter in parameters:
         variable = parameter.dtype
@@ -346,7 +368,9 @@ def _dtype_vars(function: Callable[..., object], parameters: list[Parameter], si
     for declared in getattr(function, "__type_params__", ()):
         if declared.__name__ not in found:
             message = f"dtype variable `{declared.__name__}` is not used by any parameter"
-            raise at(site.of_type_parameter(declared.__name__), message, f"write `gm.ptr[{declared.__name__}]`, or remove it")
+            raise at(
+                site.of_type_parameter(declared.__name__), message, f"write `gm.ptr[{declared.__name__}]`, or remove it"
+            )
     return tuple(found.values())
 
 

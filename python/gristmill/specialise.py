@@ -91,10 +91,6 @@ class Specialisation:
         """Return the entry symbol, a C identifier."""
         return symbol_name(self.id, variant)
 
-    def host_symbol(self, variant: Variant) -> str:
-        """Return the entry symbol of host code, which does not depend on warps and stages; the level is still to be added."""
-        return symbol_name(self.base, variant)
-
 
 def symbol_name(identity: str, variant: Variant) -> str:
     """Return the C identifier for an id: `-` as `m`, `.` as `p`, others outside [A-Za-z0-9_] as `_`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
 
@@ -17,7 +17,8 @@ Code = tuple[int, ...]
 class Op(IntEnum):
     """Words of the postfix code; the first three are followed by one operand word.
 
-    Values are 64-bit. Division and remainder round down, as Python's. SELECT takes condition, a and b in this order.
+    Values are 64-bit and wrap. Division and remainder round down, as Python's; by zero they give 0. SELECT takes
+    condition, a and b in this order. NEXT_POW2 gives 2**62 at most.
     """
 
     CONST = 0
@@ -179,6 +180,20 @@ def lift(value: object) -> Expr:
     return Expr((Op.CONST, number), is_condition=isinstance(value, bool))
 
 
+def compile_code(value: object) -> Code:
+    """Return the code of an expression or integer.
+
+    Raises DeclarationError, as `lift` does and for an expression too deep for the launcher.
+    """
+    code = lift(value).code
+    if depth(code) > MAX_DEPTH:
+        raise _error(f"the expression holds {depth(code)} values at once, {MAX_DEPTH} at most are possible", _DEPTH_FIX)
+    return code
+
+
+_DEPTH_FIX = "write it flatter, as in `a + b + c` for `a + (b + c)`"
+
+
 def _apply(op: Op, *operands: object) -> Expr:
     words = [word for operand in operands for word in lift(operand).code]
     return Expr((*words, op))
@@ -244,6 +259,10 @@ FUNCTIONS: Mapping[str, Callable[..., object]] = {
     "next_power_of_2": next_power_of_2,
 }
 
+MAX_DEPTH = 32  # values that the launcher holds while it runs an expression
+_LOADS = (Op.CONST, Op.PARAM, Op.CONSTANT)
+_DIVISIONS = (Op.FLOORDIV, Op.MOD, Op.CDIV)
+_OPERANDS = dict.fromkeys((*_LOADS, Op.SM_COUNT), 0) | {Op.NOT: 1, Op.NEXT_POW2: 1, Op.SELECT: 3}
 _BINARY: Mapping[Op, Callable[[int, int], int]] = {
     Op.ADD: operator.add,
     Op.SUB: operator.sub,
@@ -265,38 +284,51 @@ _BINARY: Mapping[Op, Callable[[int, int], int]] = {
 def evaluate(
     code: Sequence[int], parameters: Sequence[Any] = (), constants: Sequence[Any] = (), sm_count: int = 1
 ) -> int:
-    """Run postfix code as the launcher does, in Python.
-
-    Raises ZeroDivisionError, and OverflowError where a value leaves 64 bits.
-    """
+    """Run postfix code as the launcher does, in Python."""
     stack: list[int] = []
-    words = iter(code)
-    loads = {Op.CONST: lambda i: i, Op.PARAM: parameters.__getitem__, Op.CONSTANT: constants.__getitem__}
-    for word in words:
-        op = Op(word)
-        if op in loads:
-            stack.append(operator.index(loads[op](next(words))))
+    loads = {Op.PARAM: parameters, Op.CONSTANT: constants}
+    for op, word in _instructions(code):
+        if op is Op.CONST:
+            stack.append(word)
+        elif op in loads:
+            stack.append(operator.index(loads[op][word]))
         elif op is Op.SM_COUNT:
             stack.append(sm_count)
         else:
             _step(op, stack)
-        if not -(2**63) <= stack[-1] < 2**63:
-            raise OverflowError(f"{op.name} leaves 64 bits: {stack[-1]}")
+        stack[-1] = (stack[-1] + 2**63) % 2**64 - 2**63
     (result,) = stack
     return result
+
+
+def _instructions(code: Sequence[int]) -> Iterator[tuple[Op, int]]:
+    """Yield each opcode with its operand word; 0 for those that have none."""
+    words = iter(code)
+    for word in words:
+        op = Op(word)
+        yield op, next(words) if op in _LOADS else 0
+
+
+def depth(code: Sequence[int]) -> int:
+    """Return how many values are held at once while `code` runs."""
+    held = most = 0
+    for op, _ in _instructions(code):
+        held += 1 - _OPERANDS.get(op, 2)
+        most = max(most, held)
+    return most
 
 
 def _step(op: Op, stack: list[int]) -> None:
     if op is Op.NOT:
         stack.append(int(stack.pop() == 0))
     elif op is Op.NEXT_POW2:
-        stack.append(next_power_of_2(stack.pop()))
+        stack.append(next_power_of_2(min(stack.pop(), 2**62)))
     elif op is Op.SELECT:
         b, a, condition = stack.pop(), stack.pop(), stack.pop()
         stack.append(a if condition else b)
     else:
         b, a = stack.pop(), stack.pop()
-        stack.append(int(_BINARY[op](a, b)))
+        stack.append(0 if op in _DIVISIONS and b == 0 else int(_BINARY[op](a, b)))
 
 
 # ---- text ----------------------------------------------------------------------------------------------------------
@@ -425,8 +457,8 @@ def _suggest(node: ast.expr) -> str | None:
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[a, b]):
             return _write(f"gm.{name}imum({ast.unparse(a)}, {ast.unparse(b)})")
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            a, b = ast.unparse(left), ast.unparse(right)
-            return f"write `{a} // {b}`, or `gm.cdiv({a}, {b})` to round up"
+            whole, part = ast.unparse(left), ast.unparse(right)
+            return f"write `{whole} // {part}`, or `gm.cdiv({whole}, {part})` to round up"
     return None
 
 
@@ -437,4 +469,4 @@ def _write(text: str) -> str:
 def _links(node: ast.Compare) -> list[str]:
     terms = [node.left, *node.comparators]
     pairs = zip(terms[:-1], node.ops, terms[1:], strict=True)
-    return [f"({ast.unparse(ast.Compare(left=a, ops=[sign], comparators=[b]))})" for a, sign, b in pairs]
+    return [f"({ast.unparse(ast.Compare(left=left, ops=[sign], comparators=[right]))})" for left, sign, right in pairs]

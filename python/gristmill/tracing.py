@@ -1,4 +1,4 @@
-"""Calls the functions given to the decorator: `grid=` and `pick=` with symbols, `where=` and `num_warps=` with values."""
+"""Calls the decorator's functions: `grid=` and `pick=` with symbols, `where=` and `num_warps=` with values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FIXES = {
     "grid": "write a function of index parameters and constants, as in `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)`",
     "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
     "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
-    "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: 4 if BLOCK < 2048 else 8`",
+    "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: BLOCK // 256`",
 }
 
 
@@ -53,8 +53,8 @@ def _symbol(index: int, parameter: Parameter) -> Expr | Unusable:
 def call_by_name(function: object, values: Mapping[str, object], what: str, site: Site) -> object:
     """Call the decorator's argument `what` with values for the names of its parameters.
 
-    Raises DeclarationError at a parameter that names nothing or something unusable, and for an exception at the author's line
-    that raised it.
+    Raises DeclarationError at a parameter that names nothing or something unusable, and for an exception at the
+    author's line that raised it.
     """
     if not callable(function):
         raise at(site.of_value(what), f"`{what}` must be a function, found `{function!r}`", _FIXES[what])
@@ -80,7 +80,9 @@ def _usable(name: str, values: Mapping[str, object], what: str, site: Site) -> o
         return value
     readable = ", ".join(n for n, v in values.items() if not isinstance(v, Unusable))
     message = f"`{name}` {value.why}; `{what}` reads integers and conditions"
-    raise at(site.of_lambda_argument(what, name), message, f"use index parameters, integer scalars and constants: {readable}")
+    raise at(
+        site.of_lambda_argument(what, name), message, f"use index parameters, integer scalars and constants: {readable}"
+    )
 
 
 def trace_grid(grid: object, names: Mapping[str, object], site: Site) -> tuple[Code, ...]:
@@ -112,9 +114,9 @@ def trace_pick(pick: object, names: Mapping[str, object], site: Site) -> Code:
 
 def _lifted(value: object, what: str, site: Site) -> Code:
     try:
-        return symbolic.lift(value).code
+        return symbolic.compile_code(value)
     except DeclarationError as error:
-        raise at(site.of_value(what), error.message, _FIXES[what]) from None
+        raise at(site.of_value(what), error.message, error.fix) from None
 
 
 def with_extents(
@@ -122,8 +124,8 @@ def with_extents(
 ) -> tuple[Parameter, ...]:
     """Return the parameters with the extent of each array as code.
 
-    An array without an extent of its own must have as many elements as its own `gm.size` parameters say; without one, as the
-    largest `gm.size` parameter of the kernel.
+    An array without an extent of its own must have as many elements as its own `gm.size` parameters say; without one,
+    as the largest `gm.size` parameter of the kernel.
     """
     found = []
     for parameter in signature.parameters:
@@ -141,8 +143,10 @@ def _read_extent(text: str, parameter: Parameter, names: Mapping[str, object], s
     try:
         extent = symbolic.parse(text, usable)
         if extent.is_condition:
-            raise DeclarationError("an extent is a number of elements, found a condition", fix="write an integer expression")
-        return extent.code
+            raise DeclarationError(
+                "an extent is a number of elements, found a condition", fix="write an integer expression"
+            )
+        return symbolic.compile_code(extent)
     except DeclarationError as error:
         message = f"extent of `{parameter.name}`: {error.message}"
         raise at(site.of_subscript(parameter.name, 1), message, error.fix) from None
@@ -156,4 +160,4 @@ def _implied_extent(parameter: Parameter, signature: Signature) -> Code | None:
     largest: Expr | int = symbolic.parameter(chosen[0])
     for index in chosen[1:]:
         largest = symbolic.maximum(largest, symbolic.parameter(index))
-    return symbolic.lift(largest).code
+    return symbolic.compile_code(largest)

@@ -1,0 +1,124 @@
+"""Writes the `.pyi` of a built module, so that editors and type checkers know each kernel's signature."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gristmill.dtypes import Dtype
+
+if TYPE_CHECKING:
+    from gristmill.declare import Kernel, Parameter
+
+_HEADER = '''\
+from collections.abc import Callable
+from typing import Any, Final, Literal, Protocol, TypeAlias, final
+
+Array: TypeAlias = Any  # NumPy, PyTorch, CuPy, JAX: anything with __dlpack__, __cuda_array_interface__ or a buffer
+Constant: TypeAlias = int | bool | float | str
+
+class Dtype(Protocol):
+    @property
+    def name(self) -> str: ...
+
+@final
+class KernelInstance:
+    """One specialisation of a kernel."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def entry_point(self) -> str: ...
+    @property
+    def dtypes(self) -> tuple[Dtype, ...]: ...
+    @property
+    def constants(self) -> dict[str, Constant]: ...
+    @property
+    def num_warps(self) -> int: ...
+    @property
+    def num_stages(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def images(self) -> tuple[str, ...]: ...
+    @property
+    def backward(self) -> KernelInstance | None: ...
+    def ptx(self, target: str) -> str: ...
+    def launch(self, *arguments: Any, grid: int | tuple[int, ...] | None = None, stream: object = None) -> None: ...
+    def __getitem__(self, grid: int | tuple[int, ...]) -> Callable[..., None]: ...
+
+class _Dispatcher:
+    @property
+    def name(self) -> str: ...
+    @property
+    def supported_dtypes(self) -> tuple[Dtype, ...]: ...
+    @property
+    def instances(self) -> tuple[KernelInstance, ...]: ...
+    def dispatch(self, dtype: object = None, *constants: Constant, **named: Constant) -> KernelInstance: ...
+    def preload(self, *arguments: Any, **keywords: Any) -> None: ...
+    def info(self, *arguments: Any, **keywords: Any) -> dict[str, Any]: ...
+'''
+
+_NUMBERS = {"float": "float", "int": "int", "uint": "int", "bool": "bool"}
+
+
+def write_stub(kernels: Sequence[Kernel]) -> str:
+    """Return the text of the stub of a module that holds these kernels' dispatchers."""
+    names = "".join(f"    {kernel.name!r},\n".replace("'", '"') for kernel in kernels)
+    classes = [_dispatcher(kernel) for kernel in kernels]
+    return "\n".join([_HEADER, *classes, f"__all__ = [\n{names}]\n"])
+
+
+def _dispatcher(kernel: Kernel) -> str:
+    lines = ["@final", f"class _{kernel.name}(_Dispatcher):", *_docstring(kernel.doc)]
+    lines += [
+        "    def __call__(",
+        *(f"        {argument}," for argument in _arguments(kernel)),
+        "    ) -> None: ...",
+        "",
+    ]
+    return "\n".join([*lines, f"{kernel.name}: Final[_{kernel.name}]", ""])
+
+
+def _docstring(doc: str) -> list[str]:
+    if not doc:
+        return []
+    escaped = doc.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    closing = '\n"""' if "\n" in doc or doc.endswith('"') else '"""'
+    return [*textwrap.indent(f'"""{escaped}{closing}', "    ").splitlines(), ""]
+
+
+def _arguments(kernel: Kernel) -> list[str]:
+    positional = [_argument(parameter) for parameter in kernel.parameters]
+    constants = [f"{name}: {_values(values)} | None = None" for name, values in kernel.constants]
+    return ["self", *positional, "*", *constants, "stream: object = None"]
+
+
+def _argument(parameter: Parameter) -> str:
+    if parameter.kind == "pointer":
+        return f"{parameter.name}: Array"
+    if parameter.is_index:
+        return f"{parameter.name}: int | None = None"
+    kind = _NUMBERS[parameter.dtype.kind] if isinstance(parameter.dtype, Dtype) else "float"
+    return f"{parameter.name}: {kind}{_default(parameter.default)}"
+
+
+def _default(value: int | float | bool | None) -> str:
+    if value is None:
+        return ""
+    return f" = {value!r}" if math.isfinite(value) else " = ..."
+
+
+def _values(values: tuple[object, ...]) -> str:
+    """Return the type of a constant; `Literal` has no floats."""
+    if isinstance(values[0], float):
+        return "float"
+    return "Literal[" + ", ".join(_quoted(value) for value in values) + "]"
+
+
+def _quoted(value: object) -> str:
+    return f'"{value}"' if isinstance(value, str) else repr(value)

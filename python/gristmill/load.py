@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import linecache
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -80,11 +81,14 @@ def _execute(source: Path) -> None:
         raise
     except SyntaxError as error:
         raise _syntax_error(error) from None
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         fix = f"install `{error.name}` where kernels are built, or put `{error.name}.py` beside the file"
         raise DeclarationError(str(error), fix=fix, position=raised_position(error)) from error
+    except NameError as error:
+        message = f"`{error.name}` is not defined"
+        raise DeclarationError(message, fix="define or import it before", position=raised_position(error)) from error
     except Exception as error:
-        message = f"{type(error).__name__}: {error}"
+        message = f"{type(error).__name__}: {error}".partition(" (/")[0]
         fix = "kernels are read by executing their file; it must run without errors"
         raise DeclarationError(message, fix=fix, position=raised_position(error)) from error
 
@@ -99,6 +103,8 @@ def _syntax_error(error: SyntaxError) -> DeclarationError:
     fix = "correct the syntax; the file is read as Python " + ".".join(map(str, sys.version_info[:2]))
     if any(part in error.msg for part in _DEFAULTS):
         fix = "write `= None` after index parameters and constants that follow a parameter with a default"
+    if re.match(r"\s*def \w+\[", text) and sys.version_info < (3, 12):
+        fix = 'type parameters need Python 3.12; for 3.11 write `D = gm.dtype_var("D", gm.Float)` above'
     position = Position(show_path(file), line, column, max(end, column + 1), text)
     return at(position, f"syntax error: {error.msg}", fix)
 

@@ -15,7 +15,10 @@ from gristmill.errors import DeclarationError, GristmillError, Position
 from gristmill.positions import Site, all_arguments, caller_position
 from gristmill.symbolic import Code
 
-BOUNDS_FIX = "bound it by one of gm.Dtype, gm.Num, gm.Int, gm.Float, gm.Bool, or list its dtypes in the decorator"
+BOUNDS_FIX = (
+    'bound it by one of gm.Dtype, gm.Num, gm.Int, gm.Float, gm.Bool, as in `gm.dtype_var("D", gm.Float)`, '
+    "or list its dtypes in the decorator, as in `D=[gm.f32]`"
+)
 
 
 @dataclass(frozen=True)
@@ -44,11 +47,15 @@ def _read_bound(name: str, bound: object) -> Bound | None:
     if bound is None or isinstance(bound, Bound):
         return bound
     if isinstance(bound, Dtype):
-        raise _here(f"`{bound}` is a dtype, not a bound", f"write `{bound}` in place of `{name}`")
+        raise _here(f"`{bound}` is a dtype, not a bound", f"write `gm.{_attribute(bound)}` in place of `{name}`")
     if isinstance(bound, (list, tuple)) and bound:
         members = tuple(_read_dtype(d) for d in bound)
         return Bound("{" + ", ".join(d.name for d in members) + "}", members)
     raise _here(f"`{_show(bound)}` does not bound a dtype variable", BOUNDS_FIX)
+
+
+def _attribute(dtype: Dtype) -> str:
+    return "bool_" if dtype == dtypes.bool_ else dtype.name
 
 
 def _read_dtype(spelling: object) -> Dtype:
@@ -109,10 +116,8 @@ class _Index:
                 return IndexType("size", tensor)
             case "shape" | "stride", (str(tensor), int(axis)) if not isinstance(axis, bool):
                 return IndexType(self.kind, tensor, axis)
-        raise _here(
-            f"`gm.{self.kind}[{_show(item)}]` names no {_INDEX_NAMES[self.kind]}",
-            f"write `{_INDEX_EXAMPLES[self.kind]}`",
-        )
+        message = f"`gm.{self.kind}` takes {_INDEX_NAMES[self.kind]}, found `{_show(item)}`"
+        raise _here(message, f"write `{_INDEX_EXAMPLES[self.kind]}`")
 
     def __repr__(self) -> str:
         return f"gm.{self.kind}"
@@ -123,7 +128,11 @@ class _Constexpr:
         return "gm.constexpr"
 
 
-_INDEX_NAMES = {"size": "array", "shape": "array and axis", "stride": "array and axis"}
+_INDEX_NAMES = {
+    "size": "an array's name",
+    "shape": "an array's name and an axis",
+    "stride": "an array's name and an axis",
+}
 _INDEX_EXAMPLES = {"size": 'gm.size["x"]', "shape": 'gm.shape["x", 0]', "stride": 'gm.stride["x", 0]'}
 
 ptr = _Pointer()

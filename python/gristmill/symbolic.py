@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, NoReturn
 
 from gristmill.errors import DeclarationError
-from gristmill.positions import caller_position, caller_span, node_span, place, tree_of
+from gristmill.positions import Span, caller_position, caller_span, node_span, place, tree_of
 
 Code = tuple[int, ...]
 
@@ -397,7 +398,8 @@ def _call(name: str, arguments: list[Expr]) -> Expr:
     try:
         return lift(FUNCTIONS[name](*arguments))
     except TypeError:
-        raise DeclarationError(f"`{name}` does not take {len(arguments)} arguments", fix=_OPERATORS_FIX) from None
+        fix = f"write `gm.{name}({', '.join(inspect.signature(FUNCTIONS[name]).parameters)})`"
+        raise DeclarationError(f"`{name}` cannot take {len(arguments)} arguments", fix=fix) from None
 
 
 # ---- diagnostics ---------------------------------------------------------------------------------------------------
@@ -414,9 +416,19 @@ def _asking_error(explain: Callable[[ast.expr | None], tuple[str, str]]) -> Decl
     if found is None or tree is None:
         return DeclarationError(*explain(None))
     path, span = found
-    around = [n for n in ast.walk(tree) if isinstance(n, ast.expr) and _suggest(n) and node_span(n).covers(span)]
-    node = min(around, key=lambda n: len(ast.unparse(n)), default=None)
+    node = _asking_node(tree, span)
     return DeclarationError(*explain(node), position=place(path, node_span(node) if node else span))
+
+
+def _asking_node(tree: ast.Module, span: Span) -> ast.expr | None:
+    """Return the innermost expression around `span` that has a suggestion; of an `if` statement, as an expression."""
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.expr) and _suggest(n)]
+    for statement in ast.walk(tree):
+        if isinstance(statement, (ast.If, ast.While)):
+            choice = ast.IfExp(statement.test, ast.Name("a"), ast.Name("b"))
+            nodes.append(ast.copy_location(choice, statement.test))
+    around = [n for n in nodes if node_span(n).covers(span)]
+    return min(around, key=lambda n: len(ast.unparse(n)), default=None)
 
 
 def _explain_truth(node: ast.expr | None) -> tuple[str, str]:
@@ -457,8 +469,8 @@ def _suggest(node: ast.expr) -> str | None:
         case ast.Call(func=ast.Name(id="min" | "max" as name), args=[a, b]):
             return _write(f"gm.{name}imum({ast.unparse(a)}, {ast.unparse(b)})")
         case ast.BinOp(left=left, op=ast.Div(), right=right):
-            whole, part = ast.unparse(left), ast.unparse(right)
-            return f"write `{whole} // {part}`, or `gm.cdiv({whole}, {part})` to round up"
+            floored = ast.unparse(ast.BinOp(left, ast.FloorDiv(), right))
+            return f"write `{floored}`, or `gm.cdiv({ast.unparse(left)}, {ast.unparse(right)})` to round up"
     return None
 
 

@@ -21,6 +21,10 @@ _FIXES = {
 }
 
 
+_ABSENT = dict.fromkeys(("grid", "pick"), "the kernel does not have")
+_ABSENT |= dict.fromkeys(("where", "num_warps"), "is no dtype variable or constant of the kernel")
+
+
 @dataclass(frozen=True)
 class Unusable:
     """A name that an expression cannot read, and why."""
@@ -64,7 +68,11 @@ def call_by_name(function: object, values: Mapping[str, object], what: str, site
             chosen[name] = _usable(name, values, what, site)
         elif argument.default is argument.empty:
             position = site.of_lambda_argument(what, name)
-            raise at(position, f"`{what}` asks for `{name}`, which the kernel does not have", closest(name, values))
+            raise at(
+                position,
+                f"`{what}` asks for `{name}`, which {_ABSENT[what]}",
+                _offer(name, values, what),
+            )
     try:
         return function(**chosen)
     except GristmillError:
@@ -74,11 +82,16 @@ def call_by_name(function: object, values: Mapping[str, object], what: str, site
         raise at(position, f"`{what}` raises {type(error).__name__}: {error}", _FIXES[what]) from error
 
 
+def _offer(name: str, values: Mapping[str, object], what: str) -> str:
+    usable = [n for n, v in values.items() if not isinstance(v, Unusable)]
+    return closest(name, usable) if usable else _FIXES[what]
+
+
 def _usable(name: str, values: Mapping[str, object], what: str, site: Site) -> object:
     value = values[name]
     if not isinstance(value, Unusable):
         return value
-    readable = ", ".join(n for n, v in values.items() if not isinstance(v, Unusable))
+    readable = ", ".join(n for n, v in values.items() if not isinstance(v, Unusable)) or "this kernel has none"
     message = f"`{name}` {value.why}; `{what}` reads integers and conditions"
     raise at(
         site.of_lambda_argument(what, name), message, f"use index parameters, integer scalars and constants: {readable}"

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Protocol, TypeAlias, final
 
 Array: TypeAlias = Any  # NumPy, PyTorch, CuPy, JAX: anything with __dlpack__, __cuda_array_interface__ or a buffer
 Constant: TypeAlias = int | bool | float | str
+Grid: TypeAlias = int | tuple[int, ...]
 
 class Dtype(Protocol):
     @property
@@ -48,8 +49,8 @@ class KernelInstance:
     @property
     def backward(self) -> KernelInstance | None: ...
     def ptx(self, target: str) -> str: ...
-    def launch(self, *arguments: Any, grid: int | tuple[int, ...] | None = None, stream: object = None) -> None: ...
-    def __getitem__(self, grid: int | tuple[int, ...]) -> Callable[..., None]: ...
+    def launch(self, *arguments: Any, grid: Grid | None = None, stream: object = None) -> None: ...
+    def __getitem__(self, grid: Grid) -> Callable[..., None]: ...
 
 class _Dispatcher:
     @property
@@ -95,7 +96,7 @@ def _docstring(doc: str) -> list[str]:
 def _arguments(kernel: Kernel) -> list[str]:
     positional = [_argument(parameter) for parameter in kernel.parameters]
     constants = [f"{name}: {_values(values)} | None = None" for name, values in kernel.constants]
-    return ["self", *positional, "*", *constants, "stream: object = None"]
+    return ["self", *positional, "*", *constants, "grid: Grid | None = None", "stream: object = None"]
 
 
 def _argument(parameter: Parameter) -> str:

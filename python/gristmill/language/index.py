@@ -36,8 +36,8 @@ def program_id(axis: int) -> Value:
 
 
 @program_id.reference
-def _(*, axis: int, machine: Any) -> Any:
-    return machine.program_id(axis)
+def _(*, axis: int, machine: Any, result: Tile) -> Any:
+    return np.asarray(machine.program_id(axis), dt_numpy(result.dtype))
 
 
 @program_id.lower
@@ -52,8 +52,8 @@ def num_programs(axis: int) -> Value:
 
 
 @num_programs.reference
-def _(*, axis: int, machine: Any) -> Any:
-    return machine.num_programs(axis)
+def _(*, axis: int, machine: Any, result: Tile) -> Any:
+    return np.asarray(machine.num_programs(axis), dt_numpy(result.dtype))
 
 
 @num_programs.lower

@@ -1,0 +1,316 @@
+"""Executes tile IR on numpy arrays, program by program, by the `reference` of each op: what the language means.
+
+Every address is checked: an access outside its array is an error at the kernel's line, and an address that is masked
+off is never touched.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gristmill.compiler.frontend import build
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While
+from gristmill.declare import Kernel, Parameter
+from gristmill.dtypes import Dtype, parse_dtype
+from gristmill.errors import GristmillError
+from gristmill.language.index import dt_numpy
+from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.symbolic import Code, evaluate
+
+REGION_BITS = 40  # elements of one array's share of the address space
+MIDDLE = 1 << (REGION_BITS - 1)
+
+
+class InterpreterError(GristmillError):
+    """A program did what would be undefined on a device: it is reported at the op that did it."""
+
+
+class Memory:
+    """The elements of one array in address order; strided arrays have gaps, which belong to nobody."""
+
+    def __init__(self, name: str, array: np.ndarray):
+        self.name = name
+        self.array = array
+        forward = array[tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)]
+        steps = [stride // array.itemsize for stride in forward.strides]
+        spans = [(size - 1) * step for size, step in zip(forward.shape, steps, strict=True)]
+        extent = 1 + sum(spans) if array.size else 0
+        self.first = -sum(span for span, stride in zip(spans, array.strides, strict=True) if stride < 0)
+        self.elements = np.lib.stride_tricks.as_strided(forward, (extent,), (array.itemsize,))
+        self.is_ours = np.zeros(extent, np.bool_)
+        np.lib.stride_tricks.as_strided(self.is_ours, forward.shape, steps)[...] = True
+
+    def check(self, offsets: np.ndarray, what: str) -> None:
+        """Raise InterpreterError unless each of `offsets`, in elements from the lowest address, is in the array."""
+        inside = (offsets >= 0) & (offsets < len(self.elements))
+        inside[inside] = self.is_ours[offsets[inside]]
+        if not inside.all():
+            shape = list(self.array.shape)
+            offset = int(offsets[~inside][0]) + self.first
+            message = f"{what}: element {offset} of `{self.name}` is outside the array, whose shape is {shape}"
+            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+
+
+class Pointers:
+    """A tile of addresses: elements, each array in a region of its own. Numpy's changes of shape apply to it."""
+
+    def __init__(self, addresses: np.ndarray, regions: Sequence[Memory]):
+        self.addresses = np.asarray(addresses, np.int64)
+        self.regions = regions
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.addresses.shape
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, arguments: Any, keywords: Any) -> Pointers:
+        plain = [a.addresses if isinstance(a, Pointers) else a for a in arguments]
+        return Pointers(function(*plain, **keywords), self.regions)
+
+    def moved(self, elements: np.ndarray) -> Pointers:
+        """Return the addresses `elements` elements on; unsigned offsets are zero-extended."""
+        return Pointers(self.addresses + elements.astype(np.int64), self.regions)
+
+    def expanded(self, axis: int) -> Pointers:
+        return Pointers(np.expand_dims(self.addresses, axis), self.regions)
+
+    def broadcast(self, shape: tuple[int, ...]) -> Pointers:
+        return Pointers(np.broadcast_to(self.addresses, shape), self.regions)
+
+    def reshape(self, shape: tuple[int, ...]) -> Pointers:
+        return Pointers(self.addresses.reshape(shape), self.regions)
+
+    def transpose(self, order: tuple[int, ...]) -> Pointers:
+        return Pointers(self.addresses.transpose(order), self.regions)
+
+    def load(self, mask: np.ndarray | None, other: np.ndarray | None) -> np.ndarray:
+        """Return the elements; where `mask` is false `other`, or 0, and the address is not looked at."""
+        active = np.ones(self.shape, np.bool_) if mask is None else mask
+        result = np.zeros(self.shape, self._dtype()) if other is None else np.array(other)
+        for chosen, memory, offsets in self._by_memory(active, "load"):
+            result[chosen] = memory.elements[offsets]
+        return result
+
+    def store(self, value: np.ndarray, mask: np.ndarray | None) -> None:
+        """Write the elements where `mask` holds."""
+        active = np.ones(self.shape, np.bool_) if mask is None else mask
+        for chosen, memory, offsets in self._by_memory(active, "store"):
+            if not memory.array.flags.writeable:
+                raise InterpreterError(f"store: `{memory.name}` is read-only", fix="pass an array that can be written")
+            memory.elements[offsets] = value[chosen]
+
+    def _dtype(self) -> np.dtype:
+        region = int(self.addresses.ravel()[0]) >> REGION_BITS
+        return self.regions[min(max(region, 0), len(self.regions) - 1)].array.dtype
+
+    def _by_memory(self, active: np.ndarray, what: str) -> Any:
+        regions = self.addresses >> REGION_BITS
+        for region in np.unique(regions[active]):
+            if not 0 <= region < len(self.regions):
+                raise InterpreterError(f"{what}: an address is in no array", fix="mask it, as in `mask=offsets < n`")
+            chosen = active & (regions == region)
+            memory = self.regions[region]
+            offsets = self.addresses[chosen] - (int(region) << REGION_BITS) - MIDDLE - memory.first
+            memory.check(offsets, what)
+            yield chosen, memory, offsets
+
+
+def interpret(function: Function, grid: Sequence[int], arguments: Mapping[str, Any]) -> None:
+    """Run all programs of a grid, axis 0 fastest; arrays among the `arguments` are changed in place.
+
+    Raises InterpreterError, with the position in the kernel, for an access outside an array.
+    """
+    sizes = (*grid, 1, 1, 1)[:3]
+    regions: list[Memory] = []
+    bound = {p: _bind(p, arguments[p.name], regions) for p in function.parameters}
+    with np.errstate(all="ignore"):
+        for program in itertools.product(*(range(size) for size in reversed(sizes))):
+            _Program(sizes, program[::-1], dict(bound)).run(function.body)
+
+
+def _bind(parameter: Value, argument: Any, regions: list[Memory]) -> Any:
+    dtype = parameter.type.dtype
+    if not isinstance(dtype, Pointer):
+        return np.asarray(argument).astype(dt_numpy(dtype))
+    wanted = dt_numpy(dtype.element)
+    if argument.dtype != wanted:
+        message = f"`{parameter.name}` has dtype {argument.dtype}, the kernel takes {dtype.element}"
+        raise InterpreterError(message, fix=f"convert it, as in `{parameter.name}.astype({wanted})`")
+    address = (len(regions) << REGION_BITS) + MIDDLE
+    regions.append(Memory(parameter.name, argument))
+    return Pointers(np.asarray(address), regions)
+
+
+class _Program:
+    """One program: its place in the grid, which references may ask for, and the values that it has computed so far."""
+
+    def __init__(self, grid: Sequence[int], program: Sequence[int], values: dict[Value, Any]):
+        self.grid = grid
+        self.program = program
+        self.values = values
+
+    def run(self, block: Block) -> list[Any]:
+        """Execute the statements and return what the block yields."""
+        for statement in block.statements:
+            results = _HANDLERS[type(statement)](self, statement)
+            self.values.update(zip(statement.results, results, strict=True))
+        return [self.values[v] for v in block.yields]
+
+    def enter(self, block: Block, arguments: Sequence[Any]) -> list[Any]:
+        self.values.update(zip(block.arguments, arguments, strict=True))
+        return self.run(block)
+
+    def program_id(self, axis: int) -> int:
+        return self.program[axis]
+
+    def num_programs(self, axis: int) -> int:
+        return self.grid[axis]
+
+    def op(self, op: Op) -> list[Any]:
+        named = dict(op.attributes)
+        wanted = _wanted(op.row.reference_function)
+        if "result" in wanted:
+            named["result"] = op.results[0].type
+        if "machine" in wanted:
+            named["machine"] = self
+        try:
+            got = op.row.reference_function(*(self.values[v] for v in op.operands), **named)
+        except InterpreterError as error:
+            error.position = error.position or op.position
+            raise
+        results = () if not op.results else got if isinstance(got, tuple) else (got,)
+        return [_checked(op, tile, v.type) for tile, v in zip(results, op.results, strict=True)]
+
+    def loop(self, loop: For) -> list[Any]:
+        lower, upper, step, *carried = (self.values[v] for v in loop.operands)
+        if step <= 0:
+            message = f"a loop's step must be positive, got {int(step)}"
+            raise InterpreterError(message, fix="count up and subtract in the body", position=loop.position)
+        for index in range(int(lower), int(upper), int(step)):
+            carried = self.enter(loop.body, [np.asarray(index, lower.dtype), *carried])
+        return carried
+
+    def repeat(self, loop: While) -> list[Any]:
+        carried = [self.values[v] for v in loop.operands]
+        while True:
+            goes_on, *carried = self.enter(loop.condition, carried)
+            if not goes_on:
+                return carried
+            carried = self.enter(loop.body, carried)
+
+    def choose(self, branch: If) -> list[Any]:
+        return self.run(branch.then if self.values[branch.operands[0]] else branch.otherwise)
+
+
+_HANDLERS: dict[type, Callable[[_Program, Any], list[Any]]] = {
+    Op: _Program.op,
+    For: _Program.loop,
+    While: _Program.repeat,
+    If: _Program.choose,
+}
+
+
+@cache
+def _wanted(reference: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(reference).parameters)
+
+
+def _checked(op: Op, got: Any, type: Tile) -> Any:
+    """Return a reference's result as an array: one that has the type which the op declares."""
+    if isinstance(got, Pointers):
+        assert got.shape == type.shape, f"{op.name}: the reference gives pointers {got.shape}, not {type}"
+        return got
+    array = np.asarray(got)
+    assert array.shape == type.shape and array.dtype == dt_numpy(type.dtype), (
+        f"{op.name}: the reference gives {array.dtype}{list(array.shape)}, not {type}"
+    )
+    return array
+
+
+
+def run_kernel(
+    kernel: Kernel,
+    specialisation: Specialisation | None = None,
+    *arguments: Any,
+    grid: Sequence[int] | None = None,
+    variant: Variant | None = None,
+    **named: Any,
+) -> Specialisation:
+    """Call a kernel as its dispatcher would, on numpy arrays, and return the specialisation that ran.
+
+    Arguments are given by position or name; index parameters and constants may be left out, and dtypes follow from the
+    arrays. Constants given by name restrict the choice. Raises InterpreterError if nothing fits.
+    """
+    constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
+    values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
+    chosen = specialisation or _choose(kernel, values, constants)
+    sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
+    if all(size > 0 for size in sizes):
+        interpret(_built(kernel, chosen, variant or _variant(kernel, values)), sizes, values)
+    return chosen
+
+
+def _fill(kernel: Kernel, given: dict[str, Any]) -> dict[str, Any]:
+    """Return a value for each parameter: given, following from an array, or the default."""
+    values = {}
+    for parameter in kernel.parameters:
+        if parameter.name in given:
+            values[parameter.name] = given.pop(parameter.name)
+        elif parameter.is_index:
+            values[parameter.name] = _index_value(parameter, values[str(parameter.tensor)])
+        elif parameter.default is not None:
+            values[parameter.name] = parameter.default
+        else:
+            raise InterpreterError(f"`{kernel.name}` needs `{parameter.name}`", fix=f"pass `{parameter.name}=`")
+        if parameter.kind == "pointer" and not parameter.is_strided and not values[parameter.name].flags.c_contiguous:
+            fix = f'copy it, or declare a parameter `gm.stride["{parameter.name}", 0]`'
+            raise InterpreterError(f"`{parameter.name}` is not contiguous", fix=fix)
+    if given:
+        known = ", ".join((*(p.name for p in kernel.parameters), *kernel.constant_names))
+        raise InterpreterError(f"`{kernel.name}` has no `{next(iter(given))}`", fix=f"it takes {known}")
+    return values
+
+
+def _index_value(parameter: Parameter, array: np.ndarray) -> int:
+    if parameter.kind == "size":
+        return array.size
+    axis = parameter.axis or 0
+    return array.shape[axis] if parameter.kind == "shape" else array.strides[axis] // array.itemsize
+
+
+def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Specialisation:
+    """Return the first specialisation in the arrays' dtypes and the given constants that suits the call."""
+    found = _dtypes(kernel, values)
+    for candidate in kernel.specialisations():
+        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
+        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
+            return candidate
+    asked = ", ".join([*(d.name for d in found.values()), *(f"{k}={v}" for k, v in constants.items())])
+    known = ", ".join(s.id for s in kernel.specialisations())
+    raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
+
+
+def _dtypes(kernel: Kernel, values: Mapping[str, Any]) -> dict[str, Dtype]:
+    pointers = [p for p in kernel.parameters if p.kind == "pointer" and not isinstance(p.dtype, Dtype)]
+    return {p.dtype.name: parse_dtype(values[p.name].dtype) for p in reversed(pointers) if p.dtype is not None}
+
+
+def _evaluate(code: Code, kernel: Kernel, values: Mapping[str, Any], chosen: Specialisation) -> int:
+    numbers = [0 if p.kind == "pointer" else values[p.name] for p in kernel.parameters]
+    return evaluate(code, numbers, [value for _, value in chosen.constants])
+
+
+def _variant(kernel: Kernel, values: Mapping[str, Any]) -> Variant:
+    """Return the general variant whose offsets reach the arrays' ends."""
+    largest = max((abs(int(values[p.name])) for p in kernel.parameters if p.is_index), default=0)
+    return VARIANTS[1] if largest < 1 << 31 else VARIANTS[2]
+
+
+@cache
+def _built(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
+    return build(kernel, specialisation, variant)

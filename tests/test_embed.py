@@ -1,0 +1,183 @@
+"""The generated tables, read back by a C++ program, and what they are made of."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import gristmill
+import pytest
+from build_fakes import write_project
+from gristmill.build.cache import Cache
+from gristmill.build.code import Code
+from gristmill.build.embed import IMAGES_CPP, Spans, TablesWriter, archive, pack_images, quote
+from gristmill.build.manifest import ImageRow, Manifest, unify_symbols
+from gristmill.build.run import build_module
+from gristmill.build.settings import Settings
+from gristmill.errors import BuildError
+from gristmill.specialise import VARIANTS, Specialisation
+
+CXX = shutil.which("c++") or shutil.which("g++")
+needs_compiler = pytest.mark.skipif(not CXX, reason="no C++ compiler")
+PACKAGE = Path(gristmill.__file__).parent
+LAUNCHER = next(path for path in (PACKAGE / "csrc", PACKAGE.parent.parent / "csrc") if path.exists())
+READER = Path(__file__).parent / "data" / "read_tables.cpp"
+FLAGS = ("-std=c++20", "-Wall", "-Wextra", "-Werror")
+
+
+def compile_and_run(out: Path) -> str:
+    sources = [READER, out / "tables.cpp", out / "images.cpp", out / "libhost.a"]
+    command = [CXX, *FLAGS, f"-I{LAUNCHER}", f"-I{out}", *map(str, sources), "-o", str(out / "read")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return subprocess.run([str(out / "read")], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    settings = Settings(
+        sources=(write_project(folder),),
+        module="pkg._kernels",
+        out=folder / "out",
+        project_dir=folder,
+        package="my-package",
+        version="1.2",
+        targets=("sm_80", "sm_90a", "x86-64-v2", "x86-64-v3"),
+        workers=2,
+    )
+    build_module(settings, compiler="build_fakes:compile_fake", cache=Cache(None))
+    return settings.out
+
+
+@pytest.fixture(scope="module")
+def read(built) -> str:
+    return compile_and_run(built)
+
+
+@needs_compiler
+def test_the_tables_say_whose_they_are(read):
+    assert f"package my-package 1.2 by {gristmill.__version__}; levels 0 1\n" in read
+
+
+@needs_compiler
+def test_a_kernel_has_its_text_and_names(read):
+    assert "kernel gelu_forward in kernels/gelu.py\n" in read
+    assert 'doc y = "gelu"(x) \\ ä\n' in read
+    assert "@gm.kernel(BLOCK=[256, 1024], grid=lambda n, BLOCK: gm.cdiv(n, BLOCK), backward=" in read
+    assert "variables D; constants BLOCK; backward kernel 1\n" in read
+
+
+@needs_compiler
+def test_parameters_say_what_is_read_written_and_defaulted(read):
+    assert "parameter x kind 0 variable 0 tensor -1 rw 10 default 0 0\n" in read
+    assert "parameter y kind 0 variable 0 tensor -1 rw 01 default 0 0\n" in read
+    assert "parameter scale kind 4 variable -1 tensor -1 rw 00 default 1 0.5\n" in read
+    assert "parameter n kind 1 variable -1 tensor 0 rw 00 default 0 0\n" in read
+
+
+@needs_compiler
+def test_a_specialisation_is_paired_with_its_backward(read):
+    assert (
+        "specialisation gelu_forward__f32__1024 dtypes 2 values 1024 warps 4 divisibility 1 1 1 4 backward 1\n" in read
+    )
+    assert (
+        "specialisation gelu_backward__f16__256 dtypes 0 values 256 warps 4 divisibility 1 1 1 4 backward -1\n" in read
+    )
+
+
+@needs_compiler
+def test_entries_have_one_symbol_for_all_targets(read):
+    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) threads 128", read)
+    assert entries == ["a32", "g32", "g64"]
+
+
+@needs_compiler
+def test_each_entry_finds_its_ptx_in_the_blob(read, built):
+    blob = (built / "images.bin").read_bytes()
+    images = re.findall(r"image sm (\d+) version (\d+) at (\d+) size (\d+) of (\d+) sum (\d+)\n", read)
+    for symbol, *indices in re.findall(r"entry (\w+) threads 128 shared 16 host 2 ptx (\d+) (\d+)\n", read):
+        for index, expected in zip(indices, ((80, 70, "sm_80"), (90, 80, "sm_90a")), strict=True):
+            sm, version, offset, size, raw_size, total = map(int, images[int(index)])
+            packed = blob[offset : offset + size]
+            text = zlib.decompress(packed)
+            assert (sm, version, len(text), sum(packed)) == (*expected[:2], raw_size, total)
+            assert text.startswith(f".version {version / 10}\n.target {expected[2]}\n".encode())
+            assert f".visible .entry {symbol}(".encode() in text
+
+
+@needs_compiler
+def test_expressions_are_the_codes_of_the_declaration(read):
+    assert read.count("grid 1 3 2 0 10\n") == 2
+
+
+@needs_compiler
+def test_host_functions_can_be_called(read):
+    assert "called 48 host functions\n" in read
+
+
+@needs_compiler
+def test_a_manifest_without_kernels_compiles(tmp_path):
+    writer = TablesWriter(Manifest("p", "1", ()), "0")
+    (tmp_path / "tables.cpp").write_text(writer.write([]))
+    (tmp_path / "images.cpp").write_text(IMAGES_CPP)
+    (tmp_path / "images.bin").write_bytes(b"")
+    (tmp_path / "libhost.a").write_bytes(archive({}, "ar"))
+    assert "called 0 host functions" in compile_and_run(tmp_path)
+
+
+def test_equal_spans_are_written_once():
+    spans = Spans("code", "std::int64_t")
+    assert [spans.refer(items) for items in (["1", "2"], ["3"], ["1", "2"], [])] == [
+        "{code0}",
+        "{code1}",
+        "{code0}",
+        "{}",
+    ]
+    assert spans.definitions() == ["const std::int64_t code0[]{1,2};", "const std::int64_t code1[]{3};"]
+
+
+def test_text_is_quoted_for_cpp():
+    assert quote('a"b\\c\n\t?é') == '"a\\"b\\\\c\\n\\t\\?\\303\\251"'
+
+
+def test_images_are_compressed_and_stored_once():
+    rows = [ImageRow("ptx", 80, "", 70, data, "") for data in (b"a" * 1000, b"b", b"a" * 1000)]
+    blob, placed = pack_images(rows)
+    assert placed[0] == placed[2]
+    assert all(offset % 8 == 0 for offset, _ in placed)
+    assert [zlib.decompress(blob[o : o + n]) for o, n in placed] == [row.data for row in rows]
+
+
+def test_archives_do_not_depend_on_time_or_order():
+    objects = {"b": b"second", "a": b"first"}
+    assert archive(objects, "ar") == archive(dict(sorted(objects.items())), "ar")
+
+
+def test_an_archiver_that_fails_is_named():
+    with pytest.raises(BuildError, match="`false` could not archive the host code"):
+        archive({"a": b""}, "false")
+
+
+def test_variants_keep_a_symbol_each_where_only_one_target_merges_them():
+    specialisation = Specialisation("k", (), ())
+    names = [specialisation.symbol(variant) for variant in VARIANTS]
+
+    def rows(*symbols: str) -> list[Code]:
+        return [Code(s, f"entry {s}(.param {s}_0)".encode(), 32, 0, (), (), {}, 70) for s in symbols]
+
+    codes = {("k", "sm_80"): rows(names[1], names[1], names[2]), ("k", "sm_90a"): rows(*names)}
+    unified = unify_symbols(codes, specialisation, ("sm_80", "sm_90a"))
+    for found in unified.values():
+        assert [code.symbol for code in found] == names
+        assert [code.code for code in found] == [code.code for code in rows(*names)]
+
+
+def test_variants_merged_on_all_targets_stay_merged():
+    code = Code("k__g32", b"", 32, 0, (), (), {}, 70)
+    codes = {("k", target): [code] * 3 for target in ("sm_80", "sm_90a")}
+    unified = unify_symbols(codes, Specialisation("k", (), ()), ("sm_80", "sm_90a"))
+    assert all(found == [code] * 3 for found in unified.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from gristmill.build.stubs import write_stub
 from gristmill.declare import load_kernels
+from gristmill.load import RESERVED_NAMES
 
 TEXT = '''
 import gristmill as gm
@@ -57,7 +59,7 @@ plain([1.0], grid=3)
 instance = full.dispatch("float32", 256, True, "a", SCALE=0.5)
 instance.launch([1.0], grid=(12,))
 instance[(12,)]([1.0])
-names: list[str] = [d.name for d in full.supported_dtypes]
+names: tuple[str, ...] = full.supported_dtypes
 sources: list[str] = [i.source for i in plain.instances]
 if instance.backward is not None:
     instance.backward.ptx("sm_90a")
@@ -82,14 +84,19 @@ def test_signature_has_names_types_and_defaults(stub):
     assert SIGNATURE in stub
 
 
-def test_exports_are_the_kernels_in_order(stub):
+def test_names_of_a_built_module_are_those_that_kernels_may_not_have():
+    public = {n.name for n in ast.parse(write_stub([])).body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
+    assert public == set(RESERVED_NAMES)
+
+
+def test_exports_are_the_kernels_sorted(stub):
     assert stub.endswith('__all__ = [\n    "full",\n    "plain",\n]\n')
 
 
 def test_docstring_is_the_authors(stub):
     scope: dict[str, object] = {}
     body = stub[stub.index("class _full") : stub.index("full: Final")]
-    exec("from __future__ import annotations\nfrom typing import *\n_Dispatcher = object\n" + body, scope)
+    exec("from __future__ import annotations\nfrom typing import *\nDispatcher = object\n" + body, scope)
     assert scope["_full"].__doc__.split() == ["One", "line", "\\", "with", "a", "backslash.", "And", '"""quotes""".']
 
 

@@ -93,6 +93,7 @@ def _execute(source: Path) -> None:
         raise DeclarationError(message, fix=fix, position=raised_position(error)) from error
 
 
+RESERVED_NAMES = ("Dispatcher", "GridLauncher", "KernelInstance", "doctor", "info", "preload")
 _DEFAULTS = ("non-default argument follows default", "parameter without a default follows")
 
 
@@ -112,6 +113,9 @@ def _syntax_error(error: SyntaxError) -> DeclarationError:
 def _check_loaded(kernels: Sequence[Kernel]) -> None:
     check_names(kernels)
     for kernel in kernels:
+        if kernel.name in RESERVED_NAMES:
+            message = f"`{kernel.name}` is a name of every built module"
+            raise at(kernel.site.of_name(), message, f"rename the kernel, as in `{kernel.name}_kernel`")
         if not kernel.grid:
             fix = "add `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)` to the decorator, or `grid=1`"
             message = f"`{kernel.name}` declares no grid, so a call cannot tell how many programs to run"

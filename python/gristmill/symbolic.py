@@ -387,7 +387,8 @@ def _read(node: ast.expr, names: Mapping[str, Expr]) -> Expr:
 def _named(name: str, names: Mapping[str, Expr]) -> Expr:
     if name in names:
         return names[name]
-    raise DeclarationError(f"unknown name `{name}`", fix="use one of " + ", ".join(names) if names else None)
+    fix = "use one of " + ", ".join(names) if names else "add an index parameter, as in `n: gm.size[\"x\"]`"
+    raise DeclarationError(f"unknown name `{name}`", fix=fix)
 
 
 def _function_name(node: ast.expr) -> str:

@@ -13,20 +13,15 @@ if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter
 
 _HEADER = '''\
-from collections.abc import Callable
-from typing import Any, Final, Literal, Protocol, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 Array: TypeAlias = Any  # NumPy, PyTorch, CuPy, JAX: anything with __dlpack__, __cuda_array_interface__ or a buffer
 Constant: TypeAlias = int | bool | float | str
 Grid: TypeAlias = int | tuple[int, ...]
 
-class Dtype(Protocol):
-    @property
-    def name(self) -> str: ...
-
 @final
 class KernelInstance:
-    """One specialisation of a kernel."""
+    """One picked specialisation of a kernel."""
 
     @property
     def name(self) -> str: ...
@@ -35,7 +30,7 @@ class KernelInstance:
     @property
     def entry_point(self) -> str: ...
     @property
-    def dtypes(self) -> tuple[Dtype, ...]: ...
+    def dtypes(self) -> dict[str, str]: ...
     @property
     def constants(self) -> dict[str, Constant]: ...
     @property
@@ -45,23 +40,35 @@ class KernelInstance:
     @property
     def source(self) -> str: ...
     @property
-    def images(self) -> tuple[str, ...]: ...
+    def images(self) -> list[Any]: ...
     @property
     def backward(self) -> KernelInstance | None: ...
-    def ptx(self, target: str) -> str: ...
-    def launch(self, *arguments: Any, grid: Grid | None = None, stream: object = None) -> None: ...
-    def __getitem__(self, grid: Grid) -> Callable[..., None]: ...
+    def ptx(self, target: str, variant: Literal["a32", "g32", "g64"] = "a32") -> str: ...
+    def launch(self, *arguments: Any, grid: Grid | None = None, stream: object = None, **named: Any) -> None: ...
+    def __getitem__(self, grid: Grid) -> GridLauncher: ...
 
-class _Dispatcher:
+@final
+class GridLauncher:
+    """A KernelInstance with a grid."""
+
+    def __call__(self, *arguments: Any, stream: object = None, **named: Any) -> None: ...
+
+class Dispatcher:
+    """A kernel: calling it picks the specialisation that fits the arguments, and runs it."""
+
+    __name__: str
+    __qualname__: str
     @property
-    def name(self) -> str: ...
-    @property
-    def supported_dtypes(self) -> tuple[Dtype, ...]: ...
+    def source(self) -> str: ...
     @property
     def instances(self) -> tuple[KernelInstance, ...]: ...
     def dispatch(self, dtype: object = None, *constants: Constant, **named: Constant) -> KernelInstance: ...
-    def preload(self, *arguments: Any, **keywords: Any) -> None: ...
-    def info(self, *arguments: Any, **keywords: Any) -> dict[str, Any]: ...
+    def preload(self, device: int = 0) -> None: ...
+    def info(self, *arguments: Any, **named: Any) -> dict[str, Any]: ...
+
+def info() -> dict[str, Any]: ...
+def doctor() -> list[tuple[str, str, str]]: ...
+def preload(device: int | None = None) -> None: ...
 '''
 
 _NUMBERS = {"float": "float", "int": "int", "uint": "int", "bool": "bool"}
@@ -69,13 +76,16 @@ _NUMBERS = {"float": "float", "int": "int", "uint": "int", "bool": "bool"}
 
 def write_stub(kernels: Sequence[Kernel]) -> str:
     """Return the text of the stub of a module that holds these kernels' dispatchers."""
-    names = "".join(f"    {kernel.name!r},\n".replace("'", '"') for kernel in kernels)
+    names = "".join(f'    "{name}",\n' for name in sorted(kernel.name for kernel in kernels))
     classes = [_dispatcher(kernel) for kernel in kernels]
     return "\n".join([_HEADER, *classes, f"__all__ = [\n{names}]\n"])
 
 
 def _dispatcher(kernel: Kernel) -> str:
-    lines = ["@final", f"class _{kernel.name}(_Dispatcher):", *_docstring(kernel.doc)]
+    """Return the class and the name of one kernel; several dtype variables are supported in tuples."""
+    element = "str" if len(kernel.dtype_vars) == 1 else "tuple[str, ...]"
+    lines = ["@final", f"class _{kernel.name}(Dispatcher):", *_docstring(kernel.doc)]
+    lines += ["    @property", f"    def supported_dtypes(self) -> tuple[{element}, ...]: ..."]
     lines += [
         "    def __call__(",
         *(f"        {argument}," for argument in _arguments(kernel)),

@@ -1,0 +1,56 @@
+// Binding a Python call to a kernel's parameters, constants and stream.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <array>
+
+#include "arrays.hpp"
+#include "dispatch.hpp"
+#include "stream.hpp"
+
+namespace gristmill {
+
+// A kernel as calls see it.
+struct Callable {
+    const KernelIndex& index;
+    const Specialisation* only;  // an instance's; null: chosen at each call
+};
+
+// One call, from its Python arguments to a plan. Lives on the stack; holds the arrays.
+class Bound {
+public:
+    // Hold the GIL. Raises Failure naming kernel and argument.
+    Bound(const Callable& callable, PyObject* positional, PyObject* keywords);
+
+    const KernelIndex& index() const { return callable_.index; }
+    const Specialisation* only() const { return callable_.only; }
+    const Arguments& arguments() const { return arguments_; }
+    ArgumentArrays& arrays() { return arrays_; }
+    PyObject* grid() const { return grid_; }      // the value of `grid=`; null
+    // The caller's stream, a framework's, an array's own, or the default stream.
+    cuda::Stream stream();
+
+private:
+    void bind_positional(PyObject* positional);
+    void bind_keywords(PyObject* keywords);
+    void bind_keyword(PyObject* name, PyObject* value);
+    void bind_constant(std::size_t constant, PyObject* value);
+    void require_all() const;
+    void read_arrays();
+    void read_array(std::size_t parameter, const TypeInfo& type, const StreamChoice& streams);
+    void read_scalars();
+
+    const Kernel& kernel() const { return callable_.index.kernel; }
+
+    const Callable& callable_;
+    PyObject* stream_ = nullptr;
+    PyObject* grid_ = nullptr;
+    std::array<PyObject*, most_parameters> objects_;
+    std::array<const TypeInfo*, most_parameters> types_;  // of the arrays, in order
+    std::size_t array_count_ = 0;
+    Arguments arguments_;
+    ArgumentArrays arrays_;
+};
+
+}  // namespace gristmill

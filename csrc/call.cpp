@@ -1,0 +1,164 @@
+#include "call.hpp"
+
+#include <algorithm>
+
+#include "cpu.hpp"
+#include "host.hpp"
+#include "launch.hpp"
+#include "report.hpp"
+#include "scalars.hpp"
+
+namespace nb = nanobind;
+
+namespace gristmill {
+
+namespace {
+
+// Work on less memory than this is over before another thread could use the GIL.
+constexpr std::int64_t bytes_to_release_gil = 64 * 1024;
+
+using Grid = std::array<std::int64_t, 3>;
+
+std::int64_t grid_axis(const Kernel& kernel, nb::handle value) {
+    const std::int64_t number = PyLong_Check(value.ptr()) ? PyLong_AsLongLong(value.ptr()) : -1;
+    if (number >= 0) return number;
+    PyErr_Clear();
+    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": `grid` is no grid"),
+                                    .found = nb::repr(value).c_str(),
+                                    .supported = "an int, or a tuple of up to 3, from 0 on",
+                                    .fix = "pass the number of programs, as in `grid=(12,)`"});
+}
+
+Grid read_grid(const Kernel& kernel, nb::handle value) {
+    Grid grid{1, 1, 1};
+    if (!PyTuple_Check(value.ptr()) && !PyList_Check(value.ptr())) {
+        grid[0] = grid_axis(kernel, value);
+        return grid;
+    }
+    const std::size_t count = nb::len(value);
+    if (count == 0 || count > 3) grid_axis(kernel, value);
+    for (std::size_t i = 0; i < count; ++i) grid[i] = grid_axis(kernel, nb::object(value[nb::int_(i)]));
+    return grid;
+}
+
+std::int64_t multiprocessors(const KernelIndex& index, const Arguments& arguments) {
+    if (!index.needs_sm_count()) return 0;
+    return arguments.device.kind == DeviceKind::cpu ? host_thread_count() : ready_device(arguments.device.ordinal).facts().sm_count;
+}
+
+void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
+    const KernelIndex& index = bound.index();
+    const Arguments& arguments = bound.arguments();
+    const std::int64_t sm_count = multiprocessors(index, arguments);
+    if (!grid || grid == Py_None) grid = bound.grid();
+    Grid given;
+    const bool is_given = grid && grid != Py_None;
+    if (is_given) given = read_grid(index.kernel, grid);
+    plan.specialisation = &choose_specialisation(index, arguments, sm_count, bound.only());
+    check_arrays(index.kernel, *plan.specialisation, arguments, sm_count);
+    complete_plan(index.kernel, arguments, sm_count, is_given ? &given : nullptr, plan);
+}
+
+std::string host_levels_text() {
+    return listed(tables.host_levels, [](HostLevel level) { return std::string(level_name(level)); });
+}
+
+[[noreturn]] void fail_no_host_code(const Kernel& kernel) {
+    throw Failure(ErrorKind::runtime, {.what = concat(kernel.name, ": built for CUDA only, and the arrays are on the CPU"),
+                                       .fix = "add `x86-64-v3` (or `aarch64`) to TARGETS, then rebuild; or pass CUDA arrays"});
+}
+
+[[noreturn]] void fail_cpu(const Kernel& kernel) {
+    throw Failure(ErrorKind::runtime, {.what = concat(kernel.name, ": no image fits this CPU"),
+                                       .asked = std::string(cpu_level_text()),
+                                       .built = host_levels_text(),
+                                       .fix = "add a lower level, such as `x86-64-v2`, to TARGETS, then rebuild"});
+}
+
+std::size_t host_level(const EntryPlace& place) {
+    static const std::optional<std::size_t> level = best_host_level();
+    if (place.entry().host.empty()) fail_no_host_code(place.kernel);
+    if (!level || *level >= place.entry().host.size()) fail_cpu(place.kernel);
+    return *level;
+}
+
+std::int64_t touched_bytes(const Kernel& kernel, const Arguments& arguments) {
+    std::int64_t bytes = 0;
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
+        if (kernel.parameters[i].kind == ParameterKind::pointer) bytes += arguments.views[i]->count * arguments.views[i]->item_bytes;
+    return bytes;
+}
+
+void run_on_host(const EntryPlace& place, const Bound& bound, const Plan& plan) {
+    const HostWork work{place.entry().host[host_level(place)], plan.block.data(), plan.grid};
+    std::int64_t done = 0;
+    if (touched_bytes(place.kernel, bound.arguments()) < bytes_to_release_gil) done = run_small(work);
+    if (done == work.programs()) return;
+    const nb::gil_scoped_release released;
+    if (done == 0) done = run_small(work);
+    run_large(work, done);
+}
+
+void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan) {
+    check_launch_limits(place.kernel, plan, place.entry().threads);
+    cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    const cuda::Stream stream = bound.stream();
+    const cuda::Kernel kernel = ready_kernel(place, device);
+    const nb::gil_scoped_release released;
+    for (const ArrayArgument& array : bound.arrays())
+        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
+    launch(place, plan, device, kernel, stream);
+}
+
+}  // namespace
+
+cuda::GpuDevice& ready_device(int ordinal) {
+    if (cuda::is_device_ready(ordinal)) return cuda::gpu_device(ordinal);
+    const nb::gil_scoped_release released;
+    return cuda::gpu_device(ordinal);
+}
+
+cuda::Kernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device) {
+    if (cuda::Kernel kernel = device.kernel(place.index()).load(std::memory_order_acquire)) return kernel;
+    const std::uint16_t image = image_for(place, device.facts(), device.api().resolver.driver_version());
+    const std::string& bytes = image_bytes(image);
+    const nb::gil_scoped_release released;
+    return load_kernel(place, image, bytes, device);
+}
+
+void call(const Callable& callable, PyObject* positional, PyObject* keywords, PyObject* grid) {
+    Bound bound(callable, positional, keywords);
+    Plan plan;
+    make_plan(bound, grid, plan);
+    const Kernel& kernel = callable.index.kernel;
+    if (is_empty(kernel, bound.arguments(), plan)) return;
+    const EntryPlace place{kernel, *plan.specialisation, plan.variant};
+    if (bound.arguments().device.kind == DeviceKind::cpu)
+        run_on_host(place, bound, plan);
+    else
+        run_on_cuda(place, bound, plan);
+}
+
+nb::dict explain_call(const Callable& callable, PyObject* positional, PyObject* keywords) {
+    Bound bound(callable, positional, keywords);
+    Plan plan;
+    make_plan(bound, nullptr, plan);
+    const EntryPlace place{callable.index.kernel, *plan.specialisation, plan.variant};
+    nb::dict result;
+    result["kernel"] = place.kernel.name;
+    result["specialisation"] = place.specialisation.id;
+    result["variant"] = variant_names[static_cast<std::size_t>(plan.variant)];
+    result["entry_point"] = place.entry().symbol;
+    result["device"] = describe(bound.arguments().device);
+    result["grid"] = nb::make_tuple(plan.grid[0], plan.grid[1], plan.grid[2]);
+    if (bound.arguments().device.kind == DeviceKind::cpu) {
+        result["image"] = concat("host ", level_name(tables.host_levels[host_level(place)]));
+        return result;
+    }
+    const cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    result["image"] = describe_image(tables.images[image_for(place, device.facts(), device.api().resolver.driver_version())]);
+    result["threads"] = place.entry().threads;
+    return result;
+}
+
+}  // namespace gristmill

@@ -1,0 +1,24 @@
+// A whole call: bind, choose, check, then run on the CPU or launch.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "bind.hpp"
+#include "dispatch.hpp"
+#include "image.hpp"
+
+namespace gristmill {
+
+// `grid` replaces the kernel's own; null or None: none. Hold the GIL.
+void call(const Callable& callable, PyObject* positional, PyObject* keywords, PyObject* grid = nullptr);
+
+// What `call` would run, without running it: specialisation, variant, device, image, grid, threads.
+nanobind::dict explain_call(const Callable& callable, PyObject* positional, PyObject* keywords);
+
+// The device, made if need be with the GIL released.
+cuda::GpuDevice& ready_device(int ordinal);
+
+// The kernel's handle on a device, loaded if need be with the GIL released.
+cuda::Kernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device);
+
+}  // namespace gristmill

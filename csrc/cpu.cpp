@@ -1,0 +1,92 @@
+#include "cpu.hpp"
+
+#include <array>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace gristmill {
+
+namespace {
+
+#if defined(__x86_64__)
+
+struct Registers {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+};
+
+Registers cpuid(unsigned leaf) {
+    Registers r;
+    __get_cpuid_count(leaf, 0, &r.a, &r.b, &r.c, &r.d);
+    return r;
+}
+
+bool has_all(unsigned value, unsigned mask) { return (value & mask) == mask; }
+
+unsigned bits(std::initializer_list<int> positions) {
+    unsigned mask = 0;
+    for (const int position : positions) mask |= 1u << position;
+    return mask;
+}
+
+// Which register files the system saves at a context switch (XCR0).
+unsigned saved_state() {
+    if (!has_all(cpuid(1).c, bits({27}))) return 0;
+    unsigned low = 0, high = 0;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+// SSE3, SSSE3, CX16, SSE4.1, SSE4.2, POPCNT; LAHF.
+bool has_v2() { return has_all(cpuid(1).c, bits({0, 9, 13, 19, 20, 23})) && has_all(cpuid(0x80000001).c, bits({0})); }
+
+// FMA, MOVBE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT; registers xmm, ymm.
+bool has_v3() {
+    return has_v2() && has_all(saved_state(), bits({1, 2})) && has_all(cpuid(1).c, bits({12, 22, 28, 29})) && has_all(cpuid(7).b, bits({3, 5, 8})) &&
+           has_all(cpuid(0x80000001).c, bits({5}));
+}
+
+// AVX-512 F, DQ, CD, BW, VL; registers k, zmm.
+bool has_v4() { return has_v3() && has_all(saved_state(), bits({5, 6, 7})) && has_all(cpuid(7).b, bits({16, 17, 28, 30, 31})); }
+
+bool is_supported(HostLevel level) {
+    switch (level) {
+        case HostLevel::x86_64_v2: return has_v2();
+        case HostLevel::x86_64_v3: return has_v3();
+        case HostLevel::x86_64_v4: return has_v4();
+        default: return false;
+    }
+}
+
+#elif defined(__aarch64__)
+
+bool is_supported(HostLevel level) { return level == HostLevel::aarch64; }
+
+#else
+
+bool is_supported(HostLevel) { return false; }
+
+#endif
+
+constexpr std::array<std::string_view, 4> names{"x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64"};
+
+}  // namespace
+
+std::string_view level_name(HostLevel level) { return names[static_cast<std::size_t>(level)]; }
+
+bool is_level_supported(HostLevel level) { return is_supported(level); }
+
+std::optional<std::size_t> best_host_level() {
+    for (std::size_t i = tables.host_levels.size(); i > 0; --i)
+        if (is_level_supported(tables.host_levels[i - 1])) return i - 1;
+    return std::nullopt;
+}
+
+std::string_view cpu_level_text() {
+    for (const auto level : {HostLevel::aarch64, HostLevel::x86_64_v4, HostLevel::x86_64_v3, HostLevel::x86_64_v2})
+        if (is_level_supported(level)) return level_name(level);
+    return "a CPU below x86-64-v2";
+}
+
+}  // namespace gristmill

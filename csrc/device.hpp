@@ -1,0 +1,78 @@
+// CUDA devices of this process: capability, primary context, and the kernels that are loaded for them.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "driver.hpp"
+
+namespace gristmill::cuda {
+
+struct Capability {
+    int major, minor;
+    int sm() const { return 10 * major + minor; }
+};
+
+// Facts that need no context.
+struct DeviceFacts {
+    std::string name;
+    Capability capability;
+    int sm_count;
+};
+
+int device_count(const Api& api);
+DeviceFacts device_facts(const Api& api, int ordinal);
+
+class GpuDevice {
+public:
+    GpuDevice(const Api& api, int ordinal, std::size_t entry_count);
+
+    const Api& api() const { return api_; }
+    int ordinal() const { return ordinal_; }
+    const DeviceFacts& facts() const { return facts_; }
+    Context context() const { return context_.load(std::memory_order_relaxed); }
+    void retain_again();  // after somebody reset the primary context
+    std::atomic<Kernel>& kernel(std::size_t entry) { return kernels_[entry]; }
+
+private:
+    const Api& api_;
+    int ordinal_;
+    DeviceFacts facts_;
+    std::atomic<Context> context_{nullptr};
+    std::unique_ptr<std::atomic<Kernel>[]> kernels_;  // by entry, null until loaded
+};
+
+// The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while `is_device_ready` is false.
+GpuDevice& gpu_device(int ordinal);
+bool is_device_ready(int ordinal);
+
+// Makes the device's primary context current for a scope, if it is not.
+class ContextScope {
+public:
+    explicit ContextScope(const GpuDevice& device);
+    ~ContextScope();
+    ContextScope(const ContextScope&) = delete;
+    ContextScope& operator=(const ContextScope&) = delete;
+
+private:
+    const Api& api_;
+    bool is_pushed_;
+};
+
+// Lets this thread load code during a stream capture.
+class RelaxedCapture {
+public:
+    explicit RelaxedCapture(const Api& api);
+    ~RelaxedCapture();
+    RelaxedCapture(const RelaxedCapture&) = delete;
+    RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+private:
+    const Api& api_;
+    int mode_ = capture_relaxed;
+};
+
+}  // namespace gristmill::cuda

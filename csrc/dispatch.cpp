@@ -1,0 +1,175 @@
+#include "dispatch.hpp"
+
+#include <algorithm>
+
+#include "dtype.hpp"
+#include "grid.hpp"
+
+namespace gristmill {
+
+namespace {
+
+// Below it an offset and one block beyond it stay within 32 bits.
+constexpr std::int64_t index32_limit = (std::int64_t{1} << 31) - (std::int64_t{1} << 20);
+constexpr std::uintptr_t aligned_bytes = 16;
+
+bool is_index(const Parameter& parameter) {
+    return parameter.kind == ParameterKind::size || parameter.kind == ParameterKind::shape || parameter.kind == ParameterKind::stride;
+}
+
+[[noreturn]] void fail_rank(const Kernel& kernel, const Parameter& parameter, const View& view) {
+    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": `", kernel.parameters[static_cast<std::size_t>(parameter.tensor)].name, "` has too few dimensions"),
+                                     .found = describe_array(view),
+                                     .supported = concat("an array with axis ", int{parameter.axis}, ", whose length or stride is `", parameter.name, "`"),
+                                     .fix = concat("pass an array with that axis, or give `", parameter.name, "=` yourself")});
+}
+
+// The value that the array itself has; empty if it lacks the axis.
+std::optional<std::int64_t> derived(const Parameter& parameter, const View& view) {
+    if (parameter.kind == ParameterKind::size) return view.count;
+    const std::int32_t axis = parameter.axis < 0 ? parameter.axis + view.rank : parameter.axis;
+    if (axis < 0 || axis >= view.rank) return std::nullopt;
+    if (parameter.kind == ParameterKind::shape) return view.shape[axis];
+    return stride_in_bytes(view, axis) / view.item_bytes;
+}
+
+void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t given, const std::optional<std::int64_t>& actual) {
+    const bool is_stride = parameter.kind == ParameterKind::stride;
+    if (!is_stride && given >= 0 && (!actual || given <= *actual)) return;
+    if (is_stride && (!actual || given == *actual)) return;
+    const char* tensor = kernel.parameters[static_cast<std::size_t>(parameter.tensor)].name;
+    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": `", parameter.name, "` does not fit `", tensor, "`"),
+                                     .found = concat(parameter.name, "=", given),
+                                     .supported = is_stride ? concat("its own stride, ", *actual) : concat("0 to ", actual.value_or(0)),
+                                     .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
+}
+
+Scope scope_of(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count,
+               std::array<std::int64_t, most_parameters>& values, std::array<std::int64_t, most_constants>& constants) {
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
+        values[i] = kernel.parameters[i].kind == ParameterKind::pointer ? 0 : arguments.scalars[i].integer;
+    for (std::size_t i = 0; i < specialisation.constants.size(); ++i) constants[i] = specialisation.constants[i].integer;
+    return {std::span(values).first(kernel.parameters.size()), std::span(constants).first(specialisation.constants.size()), sm_count};
+}
+
+bool is_dividing(const Specialisation& specialisation, const Arguments& arguments) {
+    for (std::size_t i = 0; i < specialisation.divisibility.size(); ++i) {
+        const auto divisor = specialisation.divisibility[i];
+        if (divisor > 1 && arguments.scalars[i].integer % divisor != 0) return false;
+    }
+    return true;
+}
+
+Variant choose_variant(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments) {
+    bool is_small = true, is_aligned = true;
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+        if (kernel.parameters[i].kind == ParameterKind::pointer) {
+            const View& view = *arguments.views[i];
+            const Span span = byte_span(view);
+            is_small &= (span.high - span.low) / view.item_bytes < index32_limit;
+            is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
+        } else if (is_index(kernel.parameters[i])) {
+            is_small &= arguments.scalars[i].integer < index32_limit && arguments.scalars[i].integer > -index32_limit;
+        }
+    }
+    if (!is_small) return Variant::general64;
+    return is_aligned && is_dividing(specialisation, arguments) ? Variant::aligned32 : Variant::general32;
+}
+
+void check_grid(const Kernel& kernel, const std::array<std::int64_t, 3>& grid) {
+    for (const auto size : grid)
+        if (size < 0)
+            throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": the grid is negative"),
+                                             .found = listed(grid, [](std::int64_t value) { return std::to_string(value); }),
+                                             .fix = "pass sizes from 0 on"});
+}
+
+class Packer {
+public:
+    explicit Packer(Plan& plan) : plan_(plan) {}
+    std::byte* place(std::size_t bytes) {
+        offset_ = (offset_ + bytes - 1) / bytes * bytes;
+        std::byte* place = plan_.block.data() + offset_;
+        plan_.pointers[count_++] = place;
+        offset_ += bytes;
+        return place;
+    }
+    std::size_t bytes() const { return offset_; }
+
+private:
+    Plan& plan_;
+    std::size_t offset_ = 0, count_ = 0;
+};
+
+Dtype packed_dtype(const Parameter& parameter, const Plan& plan) {
+    if (parameter.kind != ParameterKind::scalar) return plan.variant == Variant::general64 ? Dtype::i64 : Dtype::i32;
+    return parameter.dtype_var < 0 ? parameter.dtype : plan.specialisation->dtypes[static_cast<std::size_t>(parameter.dtype_var)];
+}
+
+void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
+    Packer packer(plan);
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+        const Parameter& parameter = kernel.parameters[i];
+        if (parameter.kind == ParameterKind::pointer) {
+            std::byte* data = arguments.views[i]->data;
+            std::copy_n(reinterpret_cast<const std::byte*>(&data), sizeof data, packer.place(sizeof data));
+            continue;
+        }
+        const Dtype dtype = packed_dtype(parameter, plan);
+        std::byte* place = packer.place(dtype_bytes(dtype));
+        if (is_floating(dtype))
+            store_real(dtype, arguments.scalars[i].real, place);
+        else
+            store_integer(dtype, arguments.scalars[i].integer, place);
+    }
+    plan.block_bytes = packer.bytes();
+}
+
+}  // namespace
+
+std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count, Code code) {
+    std::array<std::int64_t, most_parameters> values;
+    std::array<std::int64_t, most_constants> constants;
+    return evaluate(code, scope_of(kernel, specialisation, arguments, sm_count, values, constants));
+}
+
+void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+        const Parameter& parameter = kernel.parameters[i];
+        if (!is_index(parameter)) continue;
+        const View& view = *arguments.views[static_cast<std::size_t>(parameter.tensor)];
+        const auto actual = derived(parameter, view);
+        Scalar& scalar = arguments.scalars[i];
+        if (scalar.is_given) {
+            check_given(kernel, parameter, scalar.integer, actual);
+            continue;
+        }
+        if (!actual) fail_rank(kernel, parameter, view);
+        scalar.integer = *actual;
+    }
+}
+
+void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count, const std::array<std::int64_t, 3>* grid, Plan& plan) {
+    plan.variant = choose_variant(kernel, *plan.specialisation, arguments);
+    plan.grid = {1, 1, 1};
+    if (grid) {
+        plan.grid = *grid;
+    } else {
+        for (std::size_t i = 0; i < kernel.grid.size() && i < 3; ++i) plan.grid[i] = evaluate_for(kernel, *plan.specialisation, arguments, sm_count, kernel.grid[i]);
+    }
+    check_grid(kernel, plan.grid);
+    pack(kernel, arguments, plan);
+}
+
+bool is_empty(const Kernel& kernel, const Arguments& arguments, const Plan& plan) {
+    if (plan.programs() == 0) return true;
+    bool has_output = false;
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+        if (!kernel.parameters[i].is_written || kernel.parameters[i].kind != ParameterKind::pointer) continue;
+        if (arguments.views[i]->count != 0) return false;
+        has_output = true;
+    }
+    return has_output;
+}
+
+}  // namespace gristmill

@@ -1,0 +1,94 @@
+// From bound arguments to a launch: which specialisation and variant, over which grid, with which bytes. Free of Python.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arrays.hpp"
+#include "error.hpp"
+#include "tables.hpp"
+#include "view.hpp"
+
+namespace gristmill {
+
+inline constexpr std::size_t most_dtype_vars = 8, most_constants = 16;
+inline constexpr Dtype unbound = static_cast<Dtype>(255);
+
+struct Scalar {
+    std::int64_t integer;  // also the value of index parameters
+    double real;
+    bool is_given;
+};
+
+// What a call brings. By parameter: only the first so many are set.
+struct Arguments {
+    std::array<const View*, most_parameters> views;
+    std::array<Scalar, most_parameters> scalars;
+    std::array<Dtype, most_dtype_vars> dtypes;  // by dtype variable
+    std::array<std::optional<ConstantValue>, most_constants> constants;
+    Device device;
+    bool has_array = false;
+};
+
+// Everything for a launch; parameters packed as the driver and the host functions read them.
+struct Plan {
+    const Specialisation* specialisation;
+    Variant variant;
+    std::array<std::int64_t, 3> grid;
+    std::array<void*, most_parameters> pointers;
+    alignas(8) std::array<std::byte, 8 * most_parameters> block;
+    std::size_t block_bytes;
+
+    std::int64_t programs() const { return grid[0] * grid[1] * grid[2]; }
+};
+
+// Facts of a kernel that calls need, worked out once.
+class KernelIndex {
+public:
+    explicit KernelIndex(const Kernel& kernel);
+
+    const Kernel& kernel;
+    const std::vector<std::uint16_t>& with_first_dtype(Dtype dtype) const { return by_dtype_[static_cast<std::size_t>(dtype)]; }
+    bool needs_sm_count() const { return needs_sm_count_; }
+    int parameter(std::string_view name) const;  // -1: none
+    int constant(std::string_view name) const;
+
+private:
+    std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
+    bool needs_sm_count_;
+};
+
+// "x f16[4096, 1000], y f16[4096] on cuda:0"
+std::string describe_arguments(const Kernel& kernel, const Arguments& arguments);
+std::string built_dtypes(const Kernel& kernel);  // "f16, f32", "(f32, i32), (f32, i64)"
+std::string describe_constant(const ConstantValue& value);
+bool is_equal(const ConstantValue& a, const ConstantValue& b);
+
+// The value of a grid, pick or extent for a specialisation.
+std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count, Code code);
+
+// Give a dtype variable the element type of an argument, or compare them. Raises Failure.
+void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Arguments& arguments);
+void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, Arguments& arguments);
+
+// Sizes, shapes and strides that were left out; those given must not reach beyond the array.
+void fill_index_parameters(const Kernel& kernel, Arguments& arguments);
+
+// The first specialisation that fits, or `only` if it does. Raises Failure with what is built.
+const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, const Specialisation* only);
+
+// Contiguity, extents, read-only and overlapping outputs. Raises Failure.
+void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count);
+
+// Fills variant, grid (unless `grid` is given) and parameters of `plan`; the specialisation is set.
+void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count, const std::array<std::int64_t, 3>* grid, Plan& plan);
+
+// Whether there is nothing to do: an empty grid, or outputs that are all empty.
+bool is_empty(const Kernel& kernel, const Arguments& arguments, const Plan& plan);
+
+}  // namespace gristmill

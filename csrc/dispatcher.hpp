@@ -1,0 +1,70 @@
+// What Python sees of a kernel: the dispatcher, its instances, and an instance with a grid.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <optional>
+#include <string>
+
+#include "bind.hpp"
+#include "dispatch.hpp"
+
+namespace gristmill {
+
+// One picked specialisation.
+class Instance {
+public:
+    Instance(const KernelIndex& index, const Specialisation& row) : callable_{index, &row} {}
+
+    const Callable& callable() const { return callable_; }
+    const Kernel& kernel() const { return callable_.index.kernel; }
+    const Specialisation& row() const { return *callable_.only; }
+
+    nanobind::dict dtypes() const;
+    nanobind::dict constants() const;
+    std::string ptx(const std::string& target, const std::string& variant) const;
+    nanobind::list images() const;
+    nanobind::object backward() const;
+    std::string text() const;
+
+private:
+    Callable callable_;
+};
+
+// `instance[grid]`: called with the kernel's arguments.
+struct GridLauncher {
+    Instance instance;
+    nanobind::object grid;
+};
+
+class Dispatcher {
+public:
+    explicit Dispatcher(const Kernel& kernel) : index_(kernel), callable_{index_, nullptr} {}
+
+    const KernelIndex& index() const { return index_; }
+    const Kernel& kernel() const { return index_.kernel; }
+    const Callable& callable() const { return callable_; }
+
+    nanobind::tuple supported_dtypes() const;
+    nanobind::tuple instances() const;
+    Instance dispatch(nanobind::handle dtype, nanobind::args constants, nanobind::kwargs named) const;
+    void preload(int device) const;
+    nanobind::dict info(nanobind::args arguments, nanobind::kwargs named) const;
+    std::string text_signature() const;
+    nanobind::object signature() const;
+
+private:
+    KernelIndex index_;
+    Callable callable_;
+};
+
+// By kernel of the tables; made at the first call, and never destroyed.
+const Dispatcher& dispatcher(std::size_t kernel);
+
+// Load every entry of a kernel for a device, so that no later call waits for the GPU. Returns the number of entries loaded.
+int preload_kernel(const Kernel& kernel, int device);
+
+// The device of the current context, else 0.
+int current_device();
+
+}  // namespace gristmill

@@ -1,0 +1,124 @@
+// The CUDA driver by dlopen at first use: our own declarations, no header or library of CUDA, nothing at import.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "error.hpp"
+
+namespace gristmill::cuda {
+
+using Result = int;
+using DeviceId = int;
+using Context = struct ContextOpaque*;
+using Stream = struct StreamOpaque*;
+using Event = struct EventOpaque*;
+using Library = struct LibraryOpaque*;
+using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
+using Function = struct FunctionOpaque*;
+using Module = struct ModuleOpaque*;
+
+struct LaunchConfig {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned dynamic_shared_bytes;
+    Stream stream;
+    const void* attributes;
+    unsigned attribute_count;
+};
+
+inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_device = 100, invalid_image = 200, no_binary_for_gpu = 209, invalid_ptx = 218,
+                        no_jit_compiler = 221, unsupported_ptx = 222, jit_disabled = 223, not_found = 500, illegal_address = 700, context_is_destroyed = 709,
+                        misaligned_address = 716, launch_failed = 719, driver_mismatch = 803;
+
+inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
+inline constexpr int pointer_device_ordinal = 9;
+inline constexpr int library_binary_is_preserved = 1;
+inline constexpr int capture_relaxed = 2;
+
+// libcuda.so.1, or the path in GRISTMILL_LIBCUDA, kept open for the life of the process.
+class Resolver {
+public:
+    Resolver();
+    void* find(const char* name, int cuda_version) const;      // null: this driver lacks it
+    std::string_view path() const { return path_; }
+    int driver_version() const { return driver_version_; }     // 12040 for 12.4
+
+private:
+    std::string path_;
+    void* library_;
+    int driver_version_ = 0;
+    void* get_proc_address_ = nullptr;
+    bool has_status_ = false;
+};
+
+// One driver function; false where the driver lacks it.
+template <class... Parameters>
+class Call {
+public:
+    Call(const Resolver& resolver, const char* name, int cuda_version)
+        : function_(reinterpret_cast<Result (*)(Parameters...)>(resolver.find(name, cuda_version))), name_(name) {}
+    Result operator()(Parameters... arguments) const { return function_(arguments...); }
+    explicit operator bool() const { return function_ != nullptr; }
+    const char* name() const { return name_; }
+
+private:
+    Result (*function_)(Parameters...);
+    const char* name_;
+};
+
+// The number after the name is the first CUDA version that has this form of the function.
+struct Api {
+    Resolver resolver;
+    Call<unsigned> cuInit{resolver, "cuInit", 2000};
+    Call<Result, const char**> cuGetErrorName{resolver, "cuGetErrorName", 6000};
+    Call<Result, const char**> cuGetErrorString{resolver, "cuGetErrorString", 6000};
+    Call<int*> cuDeviceGetCount{resolver, "cuDeviceGetCount", 2000};
+    Call<DeviceId*, int> cuDeviceGet{resolver, "cuDeviceGet", 2000};
+    Call<char*, int, DeviceId> cuDeviceGetName{resolver, "cuDeviceGetName", 2000};
+    Call<int*, int, DeviceId> cuDeviceGetAttribute{resolver, "cuDeviceGetAttribute", 2000};
+    Call<Context*, DeviceId> cuDevicePrimaryCtxRetain{resolver, "cuDevicePrimaryCtxRetain", 7000};
+    Call<Context*> cuCtxGetCurrent{resolver, "cuCtxGetCurrent", 4000};
+    Call<DeviceId*> cuCtxGetDevice{resolver, "cuCtxGetDevice", 2000};
+    Call<Context> cuCtxPushCurrent{resolver, "cuCtxPushCurrent", 4000};
+    Call<Context*> cuCtxPopCurrent{resolver, "cuCtxPopCurrent", 4000};
+    Call<Library*, const void*, int*, void**, unsigned, int*, void**, unsigned> cuLibraryLoadData{resolver, "cuLibraryLoadData", 12000};
+    Call<Kernel*, Library, const char*> cuLibraryGetKernel{resolver, "cuLibraryGetKernel", 12000};
+    Call<Function*, Kernel> cuKernelGetFunction{resolver, "cuKernelGetFunction", 12000};
+    Call<Module*, const void*, unsigned, int*, void**> cuModuleLoadDataEx{resolver, "cuModuleLoadDataEx", 2010};
+    Call<const LaunchConfig*, Kernel, void**, void**> cuLaunchKernelEx{resolver, "cuLaunchKernelEx", 11060};
+    Call<int*> cuThreadExchangeStreamCaptureMode{resolver, "cuThreadExchangeStreamCaptureMode", 10010};
+    Call<Stream, int*> cuStreamIsCapturing{resolver, "cuStreamIsCapturing", 10000};
+    Call<Stream> cuStreamSynchronize{resolver, "cuStreamSynchronize", 2000};
+    Call<void*, int, std::uintptr_t> cuPointerGetAttribute{resolver, "cuPointerGetAttribute", 4000};
+    Call<Event*, unsigned> cuEventCreate{resolver, "cuEventCreate", 2000};
+    Call<Event, Stream> cuEventRecord{resolver, "cuEventRecord", 2000};
+    Call<Stream, Event, unsigned> cuStreamWaitEvent{resolver, "cuStreamWaitEvent", 3020};
+    Call<Event> cuEventDestroy{resolver, "cuEventDestroy", 4000};
+};
+
+inline constexpr int oldest_driver = 12000;  // cuLibraryLoadData
+
+// The driver, opened but not initialised (no cuInit): for versions. Raises Failure if there is none.
+const Api& open_driver();
+
+// The driver, initialised at the first call. Raises Failure: no driver, too old, no GPU, or forked after cuInit.
+const Api& driver();
+
+// The same once `driver()` has succeeded in this process; null before it, and in a forked child.
+const Api* ready_driver();
+
+// "CUDA_ERROR_INVALID_VALUE (1): invalid argument"
+std::string error_text(const Api& api, Result code);
+
+// Failure that says what we were doing, the driver's name for the code, and what to do.
+[[noreturn]] void fail(const Api& api, Result code, std::string_view doing);
+inline void check(const Api& api, Result code, std::string_view doing) {
+    if (code != success) fail(api, code, doing);
+}
+
+std::string version_text(int version);  // "12.4"
+
+}  // namespace gristmill::cuda

@@ -1,0 +1,41 @@
+// Element types by name, by DLPack code and by buffer format, and how numbers become their bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "tables.hpp"
+
+namespace gristmill {
+
+inline constexpr std::size_t dtype_count = 15;
+
+std::string_view dtype_name(Dtype dtype);
+std::size_t dtype_bytes(Dtype dtype);
+bool is_floating(Dtype dtype);
+
+// "f32", "float32", "torch.float32"; what stands before the last dot is ignored.
+std::optional<Dtype> parse_dtype(std::string_view name);
+
+std::optional<Dtype> dtype_from_dlpack(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes);
+std::string dlpack_name(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes);
+
+// A PEP 3118 format such as "<f"; byte orders other than the machine's are not supported.
+std::optional<Dtype> dtype_from_format(std::string_view format, std::size_t item_bytes);
+
+// A typestr of the array interfaces, such as "<f4" or "|b1".
+std::optional<Dtype> dtype_from_typestr(std::string_view typestr);
+
+// Write `value`, rounded to nearest even, as a floating `dtype`.
+void store_real(Dtype dtype, double value, void* bytes);
+
+// Whether `value` is in the range of the integer (or bool) `dtype`.
+bool integer_fits(Dtype dtype, std::int64_t value);
+
+// Write the low bytes of `value`.
+void store_integer(Dtype dtype, std::int64_t value, void* bytes);
+
+}  // namespace gristmill

@@ -1,0 +1,325 @@
+// A CUDA driver that only records: tests set devices, versions and failures, and read back loads and launches.
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace {
+
+struct Launch {
+    unsigned grid[3];
+    unsigned block[3];
+    unsigned dynamic_shared_bytes;
+    void* stream;
+    void* attributes;
+    unsigned attribute_count;
+};
+
+struct FakeKernel {
+    std::string name;
+};
+
+struct FakeLibrary {
+    std::string head;
+};
+
+struct State {
+    std::mutex mutex;
+    int device_count = 1;
+    int major = 9, minor = 0;
+    int sm_count = 132;
+    int driver_version = 12080;
+    bool is_logging = true;
+    std::string log;
+    std::map<std::string, int> failures;          // function -> code
+    std::map<std::string, int> failures_left;     // function -> times; absent: always
+    std::map<std::string, std::vector<int>> parameter_sizes;  // entry -> bytes of each parameter
+    int context_of_device[64] = {};
+    std::vector<void*> contexts;                  // stack of the (one) thread under test
+    std::map<std::string, FakeKernel> kernels;
+    std::vector<FakeLibrary*> libraries;
+    int capture_mode = 0;
+    int is_capturing = 0;
+    int pointer_device = 0;
+};
+
+State& state() {
+    static State instance;
+    return instance;
+}
+
+void record(const std::string& line) {
+    if (state().is_logging) state().log += line + "\n";
+}
+
+int failure(const char* function) {
+    State& s = state();
+    const auto found = s.failures.find(function);
+    if (found == s.failures.end()) return 0;
+    const int code = found->second;
+    const auto left = s.failures_left.find(function);
+    if (left != s.failures_left.end() && --left->second <= 0) s.failures.erase(found);
+    return code;
+}
+
+std::string hex(const void* data, std::size_t bytes) {
+    static const char* digits = "0123456789abcdef";
+    std::string text;
+    for (std::size_t i = 0; i < bytes; ++i) {
+        const auto byte = static_cast<const unsigned char*>(data)[i];
+        text.append(1, digits[byte >> 4]).append(1, digits[byte & 15]);
+    }
+    return text;
+}
+
+std::string parameters_text(const std::string& entry, void** parameters) {
+    std::string text;
+    const auto sizes = state().parameter_sizes.find(entry);
+    if (sizes == state().parameter_sizes.end()) return text;
+    for (std::size_t i = 0; i < sizes->second.size(); ++i) text.append(i ? "," : "").append(hex(parameters[i], static_cast<std::size_t>(sizes->second[i])));
+    return text;
+}
+
+int initialise(unsigned) {
+    record("init");
+    return failure("cuInit");
+}
+
+int get_error_name(int code, const char** text) {
+    static const std::map<int, const char*> names{{1, "CUDA_ERROR_INVALID_VALUE"}, {3, "CUDA_ERROR_NOT_INITIALIZED"}, {100, "CUDA_ERROR_NO_DEVICE"},
+                                                  {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {218, "CUDA_ERROR_INVALID_PTX"}, {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+                                                  {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}};
+    const auto found = names.find(code);
+    *text = found == names.end() ? nullptr : found->second;
+    return found == names.end();
+}
+
+int get_error_string(int, const char** text) {
+    *text = "said the stub";
+    return 0;
+}
+
+int device_get_count(int* count) {
+    *count = state().device_count;
+    return failure("cuDeviceGetCount");
+}
+
+int device_get(int* device, int ordinal) {
+    *device = ordinal;
+    return failure("cuDeviceGet");
+}
+
+int device_get_name(char* name, int bytes, int) {
+    std::strncpy(name, "Stub GPU", static_cast<std::size_t>(bytes));
+    return 0;
+}
+
+int device_get_attribute(int* value, int attribute, int) {
+    *value = attribute == 75 ? state().major : attribute == 76 ? state().minor : attribute == 16 ? state().sm_count : 0;
+    return 0;
+}
+
+int primary_context_retain(void** context, int device) {
+    *context = &state().context_of_device[device];
+    record("retain " + std::to_string(device));
+    return failure("cuDevicePrimaryCtxRetain");
+}
+
+int context_get_current(void** context) {
+    *context = state().contexts.empty() ? nullptr : state().contexts.back();
+    return 0;
+}
+
+int context_get_device(int* device) {
+    if (state().contexts.empty()) return 201;
+    *device = static_cast<int>(static_cast<int*>(state().contexts.back()) - state().context_of_device);
+    return 0;
+}
+
+int context_push(void* context) {
+    state().contexts.push_back(context);
+    if (state().is_logging) record("push " + std::to_string(static_cast<int*>(context) - state().context_of_device));
+    return failure("cuCtxPushCurrent");
+}
+
+int context_pop(void** context) {
+    *context = state().contexts.back();
+    state().contexts.pop_back();
+    record("pop");
+    return 0;
+}
+
+int library_load(FakeLibrary** library, const char* data, int*, void**, unsigned, int* options, void**, unsigned option_count) {
+    const std::lock_guard lock(state().mutex);
+    std::string head(data, 40);
+    for (char& letter : head)
+        if (letter < ' ') letter = ' ';
+    record(std::string("load ").append(head) + " options=" + std::to_string(option_count ? options[0] : -1) + " capture=" + std::to_string(state().capture_mode));
+    if (const int code = failure("cuLibraryLoadData")) return code;
+    state().libraries.push_back(*library = new FakeLibrary{head});
+    return 0;
+}
+
+int library_get_kernel(FakeKernel** kernel, FakeLibrary*, const char* name) {
+    record(std::string("get ") + name);
+    if (const int code = failure("cuLibraryGetKernel")) return code;
+    FakeKernel& fake = state().kernels[name];
+    fake.name = name;
+    *kernel = &fake;
+    return 0;
+}
+
+int kernel_get_function(void** function, FakeKernel* kernel) {
+    *function = kernel;
+    record("function " + kernel->name);
+    return state().contexts.empty() ? 201 : failure("cuKernelGetFunction");
+}
+
+int module_load(void**, const void*, unsigned count, int* options, void** values) {
+    for (unsigned i = 0; i < count; ++i)
+        if (options[i] == 5) std::strcpy(static_cast<char*>(values[i]), "ptxas: line 1; fatal: the stub does not like this");
+    record("module");
+    return 218;
+}
+
+int launch(const Launch* config, FakeKernel* kernel, void** parameters, void** extra) {
+    if (const int code = failure("cuLaunchKernelEx")) return code;
+    State& s = state();
+    if (!s.is_logging) return 0;
+    std::ostringstream line;
+    const auto context = s.contexts.empty() ? -1 : static_cast<int*>(s.contexts.back()) - s.context_of_device;
+    line << "launch " << kernel->name << " grid=" << config->grid[0] << "," << config->grid[1] << "," << config->grid[2] << " block=" << config->block[0] << ","
+         << config->block[1] << "," << config->block[2] << " shared=" << config->dynamic_shared_bytes << " stream=" << config->stream << " context=" << context
+         << " extra=" << extra << " parameters=" << parameters_text(kernel->name, parameters);
+    record(line.str());
+    return 0;
+}
+
+int exchange_capture_mode(int* mode) {
+    std::swap(*mode, state().capture_mode);
+    return 0;
+}
+
+int stream_is_capturing(void*, int* is_capturing) {
+    *is_capturing = state().is_capturing;
+    return 0;
+}
+
+int stream_synchronize(void*) {
+    record("synchronise");
+    return failure("cuStreamSynchronize");
+}
+
+int event_create(void** event, unsigned) {
+    *event = &state();
+    return 0;
+}
+
+int event_record(void*, void* stream) {
+    std::ostringstream line;
+    line << "record " << stream;
+    record(line.str());
+    return 0;
+}
+
+int stream_wait_event(void* stream, void*, unsigned) {
+    std::ostringstream line;
+    line << "wait " << stream;
+    record(line.str());
+    return 0;
+}
+
+int event_destroy(void*) { return 0; }
+
+int pointer_get_attribute(void* out, int, std::uintptr_t) {
+    *static_cast<int*>(out) = state().pointer_device;
+    return failure("cuPointerGetAttribute");
+}
+
+struct Symbol {
+    const char* name;
+    void* address;
+    int version;
+};
+
+template <class Function>
+void* address(Function* function) {
+    return reinterpret_cast<void*>(function);
+}
+
+const Symbol symbols[] = {
+    {"cuInit", address(initialise), 2000},
+    {"cuGetErrorName", address(get_error_name), 6000},
+    {"cuGetErrorString", address(get_error_string), 6000},
+    {"cuDeviceGetCount", address(device_get_count), 2000},
+    {"cuDeviceGet", address(device_get), 2000},
+    {"cuDeviceGetName", address(device_get_name), 2000},
+    {"cuDeviceGetAttribute", address(device_get_attribute), 2000},
+    {"cuDevicePrimaryCtxRetain", address(primary_context_retain), 7000},
+    {"cuCtxGetCurrent", address(context_get_current), 4000},
+    {"cuCtxGetDevice", address(context_get_device), 2000},
+    {"cuCtxPushCurrent", address(context_push), 4000},
+    {"cuCtxPopCurrent", address(context_pop), 4000},
+    {"cuLibraryLoadData", address(library_load), 12000},
+    {"cuLibraryGetKernel", address(library_get_kernel), 12000},
+    {"cuKernelGetFunction", address(kernel_get_function), 12000},
+    {"cuModuleLoadDataEx", address(module_load), 2010},
+    {"cuLaunchKernelEx", address(launch), 11060},
+    {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
+    {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
+    {"cuStreamSynchronize", address(stream_synchronize), 2000},
+    {"cuEventCreate", address(event_create), 2000},
+    {"cuEventRecord", address(event_record), 2000},
+    {"cuStreamWaitEvent", address(stream_wait_event), 3020},
+    {"cuEventDestroy", address(event_destroy), 4000},
+    {"cuPointerGetAttribute", address(pointer_get_attribute), 4000},
+};
+
+}  // namespace
+
+extern "C" {
+
+int cuDriverGetVersion(int* version) {
+    *version = state().driver_version;
+    return 0;
+}
+
+int cuGetProcAddress_v2(const char* name, void** out, int version, std::uint64_t, int*) {
+    *out = nullptr;
+    if (version > state().driver_version) return 1;
+    for (const Symbol& symbol : symbols)
+        if (!std::strcmp(symbol.name, name) && symbol.version <= version) *out = symbol.address;
+    return *out ? 0 : 500;
+}
+
+void stub_set_device(int count, int major, int minor) {
+    state().device_count = count;
+    state().major = major;
+    state().minor = minor;
+}
+
+void stub_set_driver_version(int version) { state().driver_version = version; }
+void stub_set_pointer_device(int device) { state().pointer_device = device; }
+void stub_set_capturing(int is_capturing) { state().is_capturing = is_capturing; }
+void stub_set_logging(int is_logging) { state().is_logging = is_logging != 0; }
+
+// `times` 0: at every call until it is cleared with code 0.
+void stub_fail(const char* function, int code, int times) {
+    state().failures.erase(function);
+    state().failures_left.erase(function);
+    if (code) state().failures[function] = code;
+    if (code && times) state().failures_left[function] = times;
+}
+
+// `sizes`: the bytes of each parameter of an entry, by which its arguments are read at a launch.
+void stub_set_parameters(const char* entry, const int* sizes, int count) { state().parameter_sizes[entry] = std::vector<int>(sizes, sizes + count); }
+
+void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
+void stub_clear_contexts() { state().contexts.clear(); }
+
+const char* stub_log() { return state().log.c_str(); }
+void stub_clear_log() { state().log.clear(); }
+}

@@ -7,8 +7,9 @@ import sys
 import textwrap
 from pathlib import Path
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 from gristmill.declare import VARIANTS, Kernel, load_kernels
 from gristmill.errors import DeclarationError
 from gristmill.specialise import Specialisation

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
+
 from gristmill.build.enumerate import enumerate_jobs, serving_jobs
 from gristmill.declare import VARIANTS, load_kernels
 from gristmill.errors import DeclarationError

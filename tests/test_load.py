@@ -6,8 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gristmill as gm
 import pytest
+
+import gristmill as gm
 from gristmill.declare import Kernel, check_pairs, load_kernels
 from gristmill.errors import DeclarationError
 
@@ -163,3 +164,18 @@ def test_kernels_of_one_symbol_are_refused(tmp_path):
     text = HEAD + kernel("k", "grid=1, dtypes=[gm.f32]") + kernel("k__f32", "grid=1", "x: gm.ptr[gm.f32]")
     with pytest.raises(DeclarationError, match="would have one symbol, k__f32__a32"):
         check_pairs(load(tmp_path, text))
+
+
+def test_kernel_under_a_wrapper_is_the_authors_function(tmp_path):
+    wrapper = (
+        "import functools\n\n\ndef wrap(f):\n    @functools.wraps(f)\n    def g(*a):\n        pass\n    return g\n\n"
+    )
+    (found,) = load(tmp_path, HEAD + wrapper + "@gm.kernel(grid=1)\n@wrap\ndef k(x: gm.ptr[D]):\n    pass\n")
+    assert found.source.endswith("def k(x: gm.ptr[D]):\n    pass\n")
+
+
+def test_file_with_a_null_byte_is_reported_by_name(tmp_path):
+    with pytest.raises(
+        DeclarationError, match=r"^k.py:1:1: error: syntax error: source code string cannot contain null"
+    ):
+        load(tmp_path, "x = 1\0\n")

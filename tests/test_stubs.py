@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from gristmill.build.stubs import write_stub
 from gristmill.declare import load_kernels
 from gristmill.load import RESERVED_NAMES

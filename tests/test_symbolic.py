@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 
-import gristmill as gm
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gristmill as gm
 from gristmill import symbolic
 from gristmill.errors import DeclarationError
 from gristmill.symbolic import Expr, Op, compile_code, depth, evaluate
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 NAMES = {"n": symbolic.parameter(0), "m": symbolic.parameter(1), "B": symbolic.constant(0)}
 FUNCTIONS = {name: getattr(gm, name) for name in ("cdiv", "minimum", "maximum", "where", "next_power_of_2")}

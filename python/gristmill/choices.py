@@ -153,7 +153,8 @@ def read_constants(signature: Signature, listed: Mapping[str, object], configs: 
 
 def _read_values(name: str, values: object, site: Site) -> tuple[object, ...]:
     if not isinstance(values, (list, tuple, range)):
-        raise at(site.of_value(name), f"`{name}` must be a list of values", f"write `{name}=[{values!r}]`")
+        example = repr(values) if type(values) in _KINDS else "128, 256"
+        raise at(site.of_value(name), f"`{name}` must be a list of values", f"write `{name}=[{example}]`")
     if not values:
         raise at(site.of_value(name), f"`{name}` lists no value", f"list at least one, as in `{name}=[128]`")
     seen = set()

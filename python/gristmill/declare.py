@@ -148,9 +148,12 @@ def _names_in(frame: FrameType) -> Mapping[str, object]:
 
 
 def _declare(function: object, given: Mapping[str, object], scope: Mapping[str, object]) -> Kernel:
+    function = inspect.unwrap(function) if callable(function) else function
     if not inspect.isfunction(function) or function.__name__ == "<lambda>":
-        message = f"`{getattr(function, '__name__', function)}` is not a function of a file"
-        raise DeclarationError(message, fix="put `@gm.kernel(...)` above a `def`", position=caller_position())
+        message = f"`gm.kernel` decorates a function, found `{getattr(function, '__name__', function)}`"
+        raise DeclarationError(
+            message, fix="put `@gm.kernel(...)` above a `def`, with its arguments by name", position=caller_position()
+        )
     site = find_site(function)
     if not function.__name__.isascii():
         raise at(site.of_name(), f"`{function.__name__}` cannot be a symbol", "use ASCII letters, digits and _")

@@ -80,7 +80,7 @@ def _execute(source: Path) -> None:
     except GristmillError:
         raise
     except SyntaxError as error:
-        raise _syntax_error(error) from None
+        raise _syntax_error(error, source) from None
     except ModuleNotFoundError as error:
         fix = f"install `{error.name}` where kernels are built, or put `{error.name}.py` beside the file"
         raise DeclarationError(str(error), fix=fix, position=raised_position(error)) from error
@@ -97,8 +97,8 @@ RESERVED_NAMES = ("Dispatcher", "GridLauncher", "KernelInstance", "doctor", "inf
 _DEFAULTS = ("non-default argument follows default", "parameter without a default follows")
 
 
-def _syntax_error(error: SyntaxError) -> DeclarationError:
-    file, line, column = error.filename or "<unknown>", error.lineno or 1, error.offset or 1
+def _syntax_error(error: SyntaxError, source: Path) -> DeclarationError:
+    file, line, column = error.filename or str(source), error.lineno or 1, error.offset or 1
     text = (error.text or linecache.getline(file, line)).rstrip("\n")
     end = error.end_offset if error.end_lineno == line and error.end_offset else column + 1
     fix = "correct the syntax; the file is read as Python " + ".".join(map(str, sys.version_info[:2]))

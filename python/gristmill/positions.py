@@ -19,6 +19,7 @@ from typing import Any
 from gristmill.errors import DeclarationError, Position
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_LIBRARY = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _root: ContextVar[Path | None] = ContextVar("root", default=None)
 
 
@@ -92,7 +93,8 @@ def _code_span(code: CodeType, instruction: int) -> Span | None:
 
 
 def _is_authors(path: str) -> bool:
-    return not path.startswith(_PACKAGE) and bool(linecache.getline(path, 1))
+    installed = path.startswith((_PACKAGE, _LIBRARY)) or "site-packages" in path
+    return not installed and bool(linecache.getline(path, 1))
 
 
 def caller_span() -> tuple[str, Span] | None:

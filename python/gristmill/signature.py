@@ -313,12 +313,14 @@ def _check_default(name: str, dtype: Dtype | DtypeVar, default: object, site: Si
     is_of_kind = isinstance(default, kinds[kind]) and (kind == "bool" or not isinstance(default, bool))  # type: ignore[arg-type]
     if not is_of_kind:
         raise at(site.of_default(name), f"`{default!r}` is not a value of {dtype}", f"write a default of {dtype}")
-    if isinstance(dtype, Dtype) and dtype.is_int and default not in _values(dtype):
-        raise at(site.of_default(name), f"`{default!r}` does not fit in {dtype}", _range_fix(_values(dtype)))
+    if isinstance(default, int) and default not in _integers(dtype):
+        raise at(site.of_default(name), f"`{default!r}` does not fit in {dtype}", _range_fix(_integers(dtype)))
 
 
-def _values(dtype: Dtype) -> range:
+def _integers(dtype: Dtype | DtypeVar) -> range:
     """Return the integers that a default may be: 53 bits at most, because tables hold defaults as doubles."""
+    if not isinstance(dtype, Dtype) or not dtype.is_int:
+        return range(-(2**53), 2**53 + 1)
     bits = min(dtype.bits - dtype.is_signed, 53)
     return range(-(2**bits) if dtype.is_signed else 0, 2**bits)
 

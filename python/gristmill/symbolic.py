@@ -387,7 +387,7 @@ def _read(node: ast.expr, names: Mapping[str, Expr]) -> Expr:
 def _named(name: str, names: Mapping[str, Expr]) -> Expr:
     if name in names:
         return names[name]
-    fix = "use one of " + ", ".join(names) if names else "add an index parameter, as in `n: gm.size[\"x\"]`"
+    fix = "use one of " + ", ".join(names) if names else 'add an index parameter, as in `n: gm.size["x"]`'
     raise DeclarationError(f"unknown name `{name}`", fix=fix)
 
 

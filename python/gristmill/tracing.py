@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gristmill import symbolic
@@ -63,7 +63,7 @@ def call_by_name(function: object, values: Mapping[str, object], what: str, site
     if not callable(function):
         raise at(site.of_value(what), f"`{what}` must be a function, found `{function!r}`", _FIXES[what])
     chosen: dict[str, object] = {}
-    for name, argument in inspect.signature(function).parameters.items():
+    for name, argument in _parameters(function, what, site).items():
         if name in values:
             chosen[name] = _usable(name, values, what, site)
         elif argument.default is argument.empty:
@@ -80,6 +80,14 @@ def call_by_name(function: object, values: Mapping[str, object], what: str, site
     except Exception as error:
         position = raised_position(error) or site.of_value(what)
         raise at(position, f"`{what}` raises {type(error).__name__}: {error}", _FIXES[what]) from error
+
+
+def _parameters(function: Callable[..., object], what: str, site: Site) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(function).parameters
+    except ValueError:
+        message = f"the parameters of `{function!r}` cannot be read"
+        raise at(site.of_value(what), message, _FIXES[what]) from None
 
 
 def _offer(name: str, values: Mapping[str, object], what: str) -> str:

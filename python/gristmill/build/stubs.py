@@ -86,12 +86,8 @@ def _dispatcher(kernel: Kernel) -> str:
     element = "str" if len(kernel.dtype_vars) == 1 else "tuple[str, ...]"
     lines = ["@final", f"class _{kernel.name}(Dispatcher):", *_docstring(kernel.doc)]
     lines += ["    @property", f"    def supported_dtypes(self) -> tuple[{element}, ...]: ..."]
-    lines += [
-        "    def __call__(",
-        *(f"        {argument}," for argument in _arguments(kernel)),
-        "    ) -> None: ...",
-        "",
-    ]
+    arguments = [f"        {argument}," for argument in _arguments(kernel)]
+    lines += ["    def __call__(", *arguments, "    ) -> None: ...", ""]
     return "\n".join([*lines, f"{kernel.name}: Final[_{kernel.name}]", ""])
 
 

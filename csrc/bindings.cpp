@@ -57,7 +57,32 @@ PyObject* call_launcher(PyObject* self, PyObject* positional, PyObject* keywords
     return guarded<GridLauncher>(self, [=](const GridLauncher& target) { call(target.instance.callable(), positional, keywords, target.grid.ptr()); });
 }
 
-PyType_Slot dispatcher_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_dispatcher)}, {0, nullptr}};
+nb::object name_of(const Dispatcher& self) { return nb::str(self.kernel().name); }
+nb::object doc_of(const Dispatcher& self) { return nb::str(self.kernel().doc); }
+nb::object text_signature_of(const Dispatcher& self) { return nb::cast(self.text_signature()); }
+nb::object signature_of(const Dispatcher& self) { return self.signature(); }
+
+template <nb::object (*get)(const Dispatcher&)>
+PyObject* getter(PyObject* self, void*) {
+    try {
+        return get(*nb::inst_ptr<Dispatcher>(self)).release().ptr();
+    } catch (nb::python_error& error) {
+        error.restore();
+    }
+    return nullptr;
+}
+
+// What functions have: a type does not let these be set after it is made.
+PyGetSetDef dispatcher_attributes[] = {
+    {"__name__", getter<name_of>, nullptr, nullptr, nullptr},
+    {"__qualname__", getter<name_of>, nullptr, nullptr, nullptr},
+    {"__doc__", getter<doc_of>, nullptr, nullptr, nullptr},
+    {"__text_signature__", getter<text_signature_of>, nullptr, nullptr, nullptr},
+    {"__signature__", getter<signature_of>, nullptr, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot dispatcher_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_dispatcher)}, {Py_tp_getset, dispatcher_attributes}, {0, nullptr}};
 PyType_Slot launcher_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_launcher)}, {0, nullptr}};
 
 void bind_instance(nb::module_& m) {
@@ -85,12 +110,7 @@ void bind_instance(nb::module_& m) {
 }
 
 void bind_dispatcher(nb::module_& m) {
-    nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(dispatcher_slots), "A kernel: calling it picks the specialisation that fits the arguments, and runs it.")
-        .def_prop_ro("__name__", [](const Dispatcher& self) { return self.kernel().name; })
-        .def_prop_ro("__qualname__", [](const Dispatcher& self) { return self.kernel().name; })
-        .def_prop_ro("__doc__", [](const Dispatcher& self) { return self.kernel().doc; })
-        .def_prop_ro("__text_signature__", &Dispatcher::text_signature)
-        .def_prop_ro("__signature__", &Dispatcher::signature)
+    nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(dispatcher_slots))
         .def_prop_ro("source", [](const Dispatcher& self) { return self.kernel().source; })
         .def_prop_ro("supported_dtypes", &Dispatcher::supported_dtypes, "Names of dtypes; tuples of them where there are several dtype variables.")
         .def_prop_ro("instances", &Dispatcher::instances)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+
 from build_fakes import PTX, write_project
 from gristmill.build.cache import Cache
 from gristmill.build.ptxas import AssemblyError, assemble, find_ptxas, join_entries, strip_comments

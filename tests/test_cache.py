@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+
 from build_fakes import artifact
 from gristmill.build.cache import Cache, default_folder, make_key, write_atomically, write_if_changed
 from gristmill.build.code import pack_codes, unpack_codes

@@ -8,8 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gristmill
 import pytest
+
+import gristmill
 
 PACKAGE = Path(gristmill.__file__).parent
 CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))

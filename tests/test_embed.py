@@ -8,8 +8,9 @@ import subprocess
 import zlib
 from pathlib import Path
 
-import gristmill
 import pytest
+
+import gristmill
 from build_fakes import write_project
 from gristmill.build.cache import Cache
 from gristmill.build.code import Code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from gristmill.build import settings as module
 from gristmill.build.ptxas import Ptxas
 from gristmill.build.settings import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,9 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
     _add_explain(commands)
-    _add(commands, "list", list_kernels, "list the kernels in this wheel and what they are compiled for")
-    _add(commands, "info", show_info, "show the images in this wheel, and which would run on each device here")
-    _add(commands, "doctor", run_doctor, "check the driver, the devices and the caches")
+    _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
+    _add_report(commands, "info", show_info, "show which images a wheel holds")
+    _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
     _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
     return parser
 
@@ -45,6 +46,11 @@ def _add(commands: argparse._SubParsersAction, name: str, command: Command, summ
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(command=command)
     return parser
+
+
+def _add_report(commands: argparse._SubParsersAction, name: str, command: Command, summary: str) -> None:
+    parser = _add(commands, name, command, summary)
+    parser.add_argument("module", nargs="?", default="gristmill.kernels", help="default: Gristmill's own kernels")
 
 
 def _add_build(commands: argparse._SubParsersAction) -> None:
@@ -97,10 +103,10 @@ def run_build(options: argparse.Namespace) -> None:
 
 def explain(options: argparse.Namespace) -> None:
     """Run `gristmill explain`."""
+    constants = dict(_split_constant(text) for text in options.const)
     _require_compiler()
     from gristmill.compiler.explain import explain as show
 
-    constants = dict(_split_constant(text) for text in options.const)
     text = show(
         options.file,
         kernel=options.kernel,
@@ -113,23 +119,26 @@ def explain(options: argparse.Namespace) -> None:
 
 
 def list_kernels(options: argparse.Namespace) -> None:
-    """Print each kernel with the dtypes and constants of its instances."""
-    kernels = _native()
-    for name in kernels.__all__:
-        dispatcher = getattr(kernels, name)
-        if hasattr(dispatcher, "supported_dtypes"):
-            dtypes = ", ".join(map(str, dispatcher.supported_dtypes))
-            print(f"{name:<24} {len(dispatcher.instances):>4} instances   {dtypes}")
+    """Print each kernel with the dtypes and constants that it is compiled for."""
+    from gristmill.runtime.report import list_text
+
+    print(list_text(_kernels_of(options.module)))
 
 
 def show_info(options: argparse.Namespace) -> None:
-    """Print what the native module says of its images."""
-    print(_native().info())
+    """Print which images a module of kernels holds."""
+    from gristmill.runtime.report import info_text
+
+    print(info_text(_kernels_of(options.module).info()))
 
 
-def run_doctor(options: argparse.Namespace) -> None:
-    """Print what the native module finds on this machine."""
-    print(_native().doctor())
+def run_doctor(options: argparse.Namespace) -> int:
+    """Print what calls need and whether it is there; return 1 if something is wrong."""
+    from gristmill.runtime.report import doctor_text
+
+    checks = _kernels_of(options.module).doctor()
+    print(doctor_text(checks))
+    return int(any(status == "error" for _, status, _ in checks))
 
 
 def run_demo(options: argparse.Namespace) -> int | None:
@@ -139,11 +148,13 @@ def run_demo(options: argparse.Namespace) -> int | None:
     return demo()
 
 
-def _native() -> Any:
-    """Return the module of kernels that the wheel holds."""
-    import gristmill.kernels
-
-    return gristmill.kernels
+def _kernels_of(module: str) -> Any:
+    """Return the module of kernels of this name. Raises GristmillError if it is not installed."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        message = f"there is no module `{module}` of kernels here: {error}"
+        raise GristmillError(message, fix="install the wheel that holds it, or name another module") from None
 
 
 def _split_constant(text: str) -> tuple[str, str]:

@@ -95,7 +95,8 @@ def package_with_small_launcher(tmp_path_factory) -> Path:
             (root / entry.name).symlink_to(entry)
     launcher = next(path for path in (PACKAGE / "csrc", PACKAGE.parent.parent / "csrc") if path.exists())
     (root / "csrc").mkdir()
-    (root / "csrc" / "tables.hpp").symlink_to(launcher / "tables.hpp")
+    for name in ("tables.hpp", "exports.map"):
+        (root / "csrc" / name).symlink_to(launcher / name)
     (root / "csrc" / "bindings.cpp").write_text(LAUNCHER)
     return root
 

@@ -83,7 +83,6 @@ def run_build(options: argparse.Namespace) -> None:
     _require_compiler()
     from gristmill.build.run import build_module
     from gristmill.build.settings import Settings, choose_ptxas, count_workers, find_archiver, parse_targets
-    from gristmill.compiler.targets import TARGETS
 
     settings = Settings(
         sources=tuple(path.resolve() for path in options.sources),
@@ -92,7 +91,7 @@ def run_build(options: argparse.Namespace) -> None:
         project_dir=options.project_dir.resolve(),
         package=options.package,
         version=options.version,
-        targets=parse_targets(options.targets, known=tuple(TARGETS)),
+        targets=parse_targets(options.targets),
         ptxas=choose_ptxas(options.cubins),
         depfile=options.depfile,
         ar=find_archiver(options.ar),

@@ -16,13 +16,6 @@ from gristmill.specialise import VARIANTS
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation
 
-HOST_LEVELS = {
-    "x86-64-v2": ("x86_64_v2", "__v2"),
-    "x86-64-v3": ("x86_64_v3", "__v3"),
-    "x86-64-v4": ("x86_64_v4", "__v4"),
-    "aarch64": ("aarch64", "__aarch64"),
-}
-
 # (specialisation id, target) -> code by variant
 Codes = Mapping[tuple[str, str], Sequence[Code]]
 
@@ -128,7 +121,7 @@ class ManifestBuilder:
             s.id: unify_symbols(codes, s, settings.cuda_targets) for k in kernels for s in k.specialisations()
         }
         self._image_indices: dict[tuple[Any, ...], int] = {}
-        levels = tuple(HOST_LEVELS[target][0] for target in settings.host_targets)
+        levels = tuple(target.replace("-", "_") for target in settings.host_targets)
         self._manifest = Manifest(settings.package, settings.version, levels)
 
     def ptx_of(self, kernel: Kernel, target: str) -> list[tuple[str, Code]]:
@@ -187,14 +180,14 @@ class ManifestBuilder:
 
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
-        host = [(t, self._codes[specialisation.id, t][variant]) for t in self._settings.host_targets]
-        shown = list(cuda.values()) or [code for _, code in host]
+        host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
+        shown = list(cuda.values()) or host
         symbol = shown[0].symbol if cuda else specialisation.symbol(VARIANTS[variant])
         return EntryRow(
             symbol=symbol,
             threads=max(code.threads for code in shown),
             shared_bytes=max(code.shared_bytes for code in shown),
-            host=tuple(self._host_function(target, code) for target, code in host),
+            host=tuple(self._host_function(code) for code in host),
             ptx=tuple(self._ptx_image(target, cuda[target]) for target in self._settings.ptx_targets),
         )
 
@@ -206,11 +199,9 @@ class ManifestBuilder:
                 wanted[name] = math.lcm(wanted.get(name, 1), value)
         return tuple(wanted.get(p.name, 1) for p in kernel.parameters) if wanted else ()
 
-    def _host_function(self, target: str, code: Code) -> str:
-        suffix = HOST_LEVELS[target][1]
-        symbol = code.symbol if code.symbol.endswith(suffix) else code.symbol + suffix
-        self._manifest.objects[symbol] = code.code
-        return symbol
+    def _host_function(self, code: Code) -> str:
+        self._manifest.objects[code.symbol] = code.code
+        return code.symbol
 
     def _ptx_image(self, target: str, code: Code) -> int:
         number, suffix = split_name(target)

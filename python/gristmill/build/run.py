@@ -17,9 +17,10 @@ from gristmill.build.enumerate import Job, enumerate_jobs
 from gristmill.build.manifest import ManifestBuilder
 from gristmill.build.progress import Progress
 from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_comments
-from gristmill.build.settings import Cubin, Settings, TargetName
+from gristmill.build.settings import Cubin, Settings
 from gristmill.build.sources import compiler_digest, generator_files, source_closure, source_digest
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
+from gristmill.compiler.targets import find_target
 from gristmill.errors import BuildError
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Build:
         self._cache = cache
         self._compiler = compiler
         self._pool = WorkerPool(Setup(tuple(map(str, settings.sources)), str(settings.project_dir), compiler))
-        self._jobs = enumerate_jobs(kernels, [TargetName(name) for name in settings.targets])
+        self._jobs = enumerate_jobs(kernels, [find_target(name) for name in settings.targets])
         paths = {k.site.path for k in kernels}
         self._digests = {path: source_digest(Path(path), settings.project_dir) for path in paths}
         total = len(self._jobs) + len(kernels) * len(settings.cubins)

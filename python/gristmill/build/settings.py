@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill.build.ptxas import PACKAGE, Ptxas, find_ptxas
+from gristmill.compiler.targets import find_target
 from gristmill.errors import BuildError
 
 CUDA_TARGETS = ("sm_80", "sm_90a")
@@ -32,18 +33,6 @@ class Cubin:
 
     arch: str
     source: str
-
-
-@dataclass(frozen=True)
-class TargetName:
-    """A target, as far as it matters which jobs there are: the compiler's rows need not be imported for that."""
-
-    name: str
-
-    @property
-    def kind(self) -> str:
-        """Whether it is "cuda" or "host"."""
-        return "cuda" if CUDA_NAME.match(self.name) else "host"
 
 
 @dataclass(frozen=True)
@@ -87,13 +76,10 @@ def default_targets(machine: str | None = None) -> tuple[str, ...]:
     return CUDA_TARGETS + HOST_TARGETS.get((machine or platform.machine()).lower(), ())
 
 
-def parse_targets(text: str, known: Sequence[str]) -> tuple[str, ...]:
-    """Split a list at `;` or `,`; nothing means the default. Raises BuildError on a name that is not `known`."""
-    names = tuple(dict.fromkeys(name.strip() for name in re.split("[;,]", text) if name.strip()))
-    for name in names:
-        if name not in known:
-            raise BuildError(f"there is no target `{name}`", fix="use some of " + ", ".join(sorted(known)))
-    return tuple(sorted(names or default_targets(), key=target_order))
+def parse_targets(text: str) -> tuple[str, ...]:
+    """Split a list at `;` or `,`; nothing means the default. Raises BuildError on a name that is no target's."""
+    names = {name.strip() for name in re.split("[;,]", text) if name.strip()} or set(default_targets())
+    return tuple(sorted((find_target(name).name for name in names), key=target_order))
 
 
 def target_order(name: str) -> tuple[int, int, str]:

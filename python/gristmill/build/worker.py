@@ -154,7 +154,7 @@ def job_error(job: Job, message: str, details: str = "") -> BuildError:
 
 
 def _rebuild_error(job: Job, answer: dict[str, str]) -> BuildError:
-    if answer["problem"] == "kernel":
+    if not answer["problem"]:
         return BuildError(f"{answer['text']}\n  while compiling `{job.specialisation.id}` for {job.target.name}")
     return job_error(job, answer["problem"], answer["text"])
 
@@ -171,9 +171,9 @@ def load_project(sources: Sequence[str | Path], project_dir: str | Path) -> list
 def compile_for(kernel: Any, specialisation: Any, target: str) -> Sequence[Any]:
     """Compile with the real compiler, for the target of this name."""
     from gristmill.compiler.compile import compile_variants
-    from gristmill.compiler.targets import TARGETS
+    from gristmill.compiler.targets import find_target
 
-    return compile_variants(kernel, specialisation, TARGETS[target])
+    return compile_variants(kernel, specialisation, find_target(target))
 
 
 def main() -> None:
@@ -204,7 +204,8 @@ def _prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
         try:
             packed = pack_codes(function(kernels[job["kernel"]], specialisations[job["specialisation"]], job["target"]))
         except GristmillError as error:
-            return _line({"problem": "kernel", "text": str(error)})
+            problem, _, rest = str(error).partition("\n")
+            return _line({"problem": "", "text": str(error)} if error.position else {"problem": problem, "text": rest})
         except Exception as error:
             problem = f"a bug in the compiler: {type(error).__name__}: {error}"
             return _line({"problem": problem, "text": traceback.format_exc().rstrip()})

@@ -48,7 +48,7 @@ def test_info_says_what_is_missing():
 
 
 def test_list_shows_signature_dtypes_and_constants():
-    instances = [SimpleNamespace(dtypes=(d,), constants={"BLOCK": b}) for d in ("f16", "f32") for b in (256, 1024)]
+    instances = [SimpleNamespace(dtypes={"D": d}, constants={"BLOCK": b}) for d in ("f16", "f32") for b in (256, 1024)]
     kernel = SimpleNamespace(__name__="gelu_forward", __text_signature__="(x, y)", instances=instances)
     module = SimpleNamespace(__all__=["gelu_forward"], gelu_forward=kernel)
     assert list_text(module) == "gelu_forward(x, y)\n    f16, f32; BLOCK: 256, 1024"

@@ -25,7 +25,7 @@ def doctor_text(lines: Iterable[tuple[str, str, str]]) -> str:
 
 def _kernel_line(dispatcher: Any) -> str:
     instances = dispatcher.instances
-    dtypes = ", ".join(dict.fromkeys("/".join(i.dtypes) for i in instances))
+    dtypes = ", ".join(dict.fromkeys("/".join(i.dtypes.values()) for i in instances))
     constants: dict[str, dict[str, None]] = {}
     for instance in instances:
         for name, value in instance.constants.items():

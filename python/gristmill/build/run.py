@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,7 +77,7 @@ class Build:
         tasks = [(kernel, plan) for kernel in self._kernels for plan in self._settings.cubins]
         function = partial(self._assemble, tables)
         results = run_all(tasks, function, workers=self._settings.workers, on_done=self._on_assembled)
-        return {(kernel.name, plan): data for (kernel, plan), (data, _) in zip(tasks, results, strict=True)}
+        return {(kernel.name, plan): data for (kernel, plan), (data, _, _) in zip(tasks, results, strict=True)}
 
     def close(self) -> None:
         """End the workers and keep the cache within its limit."""
@@ -98,7 +99,7 @@ class Build:
     def _on_compiled(self, job: Job, result: Result) -> None:
         self.progress.finish(label_of(job), job.kernel.name, seconds=result[1], is_cached=result[2])
 
-    def _assemble(self, tables: ManifestBuilder, task: tuple[Kernel, Cubin]) -> tuple[bytes, bool]:
+    def _assemble(self, tables: ManifestBuilder, task: tuple[Kernel, Cubin]) -> tuple[bytes, float, bool]:
         kernel, plan = task
         ptxas = self._settings.ptxas
         assert ptxas
@@ -106,18 +107,19 @@ class Build:
         ptx, starts = join_entries([code.code for _, code in entries])
         key = make_key("cubin", ptxas.version, plan.arch, ptx)
         if stored := self._cache.get(key):
-            return stored, True
+            return stored, 0.0, True
+        begun = time.perf_counter()
         try:
             cubin = assemble(ptxas, ptx, plan.arch)
         except AssemblyError as error:
             culprit = entries[max(0, bisect_right(starts, error.line) - 1)][0] if error.line else ""
             raise assembly_failure(kernel, culprit, plan, error) from None
         self._cache.put(key, cubin)
-        return cubin, False
+        return cubin, time.perf_counter() - begun, False
 
-    def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[bytes, bool]) -> None:
+    def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[bytes, float, bool]) -> None:
         kernel, plan = task
-        self.progress.finish(f"{kernel.name} cubin {plan.arch}", kernel.name, seconds=0.0, is_cached=result[1])
+        self.progress.finish(f"{kernel.name} cubin {plan.arch}", kernel.name, seconds=result[1], is_cached=result[2])
 
 
 def label_of(job: Job) -> str:

@@ -6,7 +6,8 @@
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
-# and its type stub. The variables GRISTMILL_TARGETS and GRISTMILL_CUBINS stand in for TARGETS and CUBINS.
+# and its type stub. The variables GRISTMILL_TARGETS and GRISTMILL_CUBINS, of CMake or of the environment, stand in for
+# TARGETS and CUBINS.
 
 include_guard(GLOBAL)
 
@@ -87,17 +88,18 @@ macro(_gristmill_set_defaults)
     string(REGEX REPLACE "[.][^.]*$" "" ARG_DESTINATION "${ARG_MODULE}")
     string(REPLACE "." "/" ARG_DESTINATION "${ARG_DESTINATION}")
   endif()
-  if(NOT ARG_TARGETS)
-    set(ARG_TARGETS ${GRISTMILL_TARGETS})
-  endif()
-  if("${ARG_CUBINS}" STREQUAL "")
-    set(ARG_CUBINS "${GRISTMILL_CUBINS}")
-  endif()
+  foreach(option TARGETS CUBINS)
+    foreach(value "${GRISTMILL_${option}}" "$ENV{GRISTMILL_${option}}")
+      if("${ARG_${option}}" STREQUAL "")
+        set(ARG_${option} "${value}")
+      endif()
+    endforeach()
+  endforeach()
   if("${ARG_CUBINS}" STREQUAL "")
     set(ARG_CUBINS AUTO)
   endif()
   string(TOUPPER "${ARG_CUBINS}" ARG_CUBINS)
-  if(NOT ARG_CUBINS MATCHES "^(AUTO|ON|OFF)$")
+  if(NOT ARG_CUBINS MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|1|0)$")
     message(FATAL_ERROR "gristmill_add_kernels: CUBINS is AUTO, ON or OFF, found `${ARG_CUBINS}`\n  fix: write CUBINS AUTO")
   endif()
   set(package "${PROJECT_NAME}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from gristmill.compiler.ir import Value
+
 UNKNOWN_LIMIT = 1 << 30
 
 
@@ -96,3 +98,12 @@ def compare_facts(predicate: str, x: Facts, y: Facts) -> Facts:
 
 def _flip_group(rising: Facts, bound: Facts) -> int:
     return min(rising.contiguity, bound.constancy, rising.divisibility, bound.divisibility)
+
+
+@dataclass(frozen=True)
+class Span:
+    """The values of an integer tile: the sum of scalars (`terms`) plus something from `low` to `high`, both reached."""
+
+    terms: tuple[Value, ...]
+    low: int
+    high: int

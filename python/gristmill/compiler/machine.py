@@ -53,6 +53,10 @@ class Machine(ABC):
         """x * y + z with one rounding (f32 and f64)."""
 
     @abstractmethod
+    def multiply_add(self, x: V, y: V, z: V) -> V:
+        """x * y + z, fused only where that is fast."""
+
+    @abstractmethod
     def divide(self, x: V, y: V) -> V:
         """Floats: within 2 ulp over the full range."""
 
@@ -101,10 +105,6 @@ class Machine(ABC):
     @abstractmethod
     def exp2(self, x: V) -> V:
         """f32: within 2 ulp."""
-
-    @abstractmethod
-    def log2(self, x: V) -> V:
-        """f32: within 1e-7 absolute near 1, 2 ulp elsewhere."""
 
     @abstractmethod
     def bit_and(self, x: V, y: V) -> V: ...
@@ -181,7 +181,8 @@ class Machine(ABC):
     def store(self, op: Op, pointers: Any, value: Any, mask: Any | None) -> None: ...
 
     @abstractmethod
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V]) -> Any: ...
+    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
+        """Combine the elements along `axis`; `identity` is (dtype, number) with combine(number, x) = x."""
 
     # -- statements
 

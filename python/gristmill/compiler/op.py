@@ -16,7 +16,7 @@ ROWS: dict[str, OpRow] = {}
 
 @dataclass
 class Lowering:
-    """One way to lower an op: for machines of kind `on` (None: any) where `when(machine, op)` holds (None: always)."""
+    """One way to lower an op: on machines of a kind `on` (None: any) where `when(machine, op)` holds (None: always)."""
 
     function: Callable[..., Any]
     on: str | None = None
@@ -29,7 +29,10 @@ class OpRow:
 
     `kind` "elementwise": lowerings see one register of each operand; "tile": they see (machine, op, *tiles).
     `effect` is "" for pure ops, "read" or "write" for those that touch memory.
-    `is_cheap`: recomputing it costs less than keeping or moving its result.
+    `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
+    that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
+    its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts.
     """
 
     name: str
@@ -38,10 +41,15 @@ class OpRow:
     kind: str = "elementwise"
     effect: str = ""
     is_cheap: bool = False
-    is_constant_time: bool = True
+    is_address: bool = False
+    is_view: bool = False
+    is_conjunction: bool = False
+    predicate: str = ""
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
-    layout_function: Callable[..., Any] | None = None
+    span_function: Callable[..., Any] | None = None
+    operand_layout: Callable[..., Any] | None = None
+    result_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
 
     @property
@@ -69,9 +77,9 @@ class OpRow:
         self.facts_function = function
         return function
 
-    def layouts(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorate the layout rule: (op, layout of the first operand or result) -> layouts; see passes/layout.py."""
-        self.layout_function = function
+    def span(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate the rule for the range of an integer tile: (op, *spans of the operands) -> Span."""
+        self.span_function = function
         return function
 
     def lower(self, function: Callable[..., Any] | None = None, *, on: str | None = None, when: Any = None) -> Any:
@@ -85,8 +93,9 @@ class OpRow:
 
     def lowering(self, machine: Any, op: Op) -> Callable[..., Any]:
         """Return the lowering for `machine`: specific before portable, later before earlier."""
-        fitting = [w for w in self.lowerings if w.on in (None, machine.kind) and (w.when is None or w.when(machine, op))]
-        assert fitting, f"{self.name} has no lowering for {machine.kind}"
+        kinds = (None, *machine.kinds)
+        fitting = [w for w in self.lowerings if w.on in kinds and (w.when is None or w.when(machine, op))]
+        assert fitting, f"{self.name} has no lowering for {machine.kinds}"
         return max(reversed(fitting), key=lambda w: (w.on is not None) + (w.when is not None)).function
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.compiler.facts import Facts, add_facts, compare_facts, multiply_facts, subtract_facts
+from gristmill.compiler.facts import Facts, Span, add_facts, compare_facts, multiply_facts, subtract_facts
 from gristmill.compiler.ir import Pointer, Tile, Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
@@ -26,7 +26,7 @@ def _offset_pointer(pointer: Value, elements: Any, what: str) -> Value:
     return emit("offset", pointer.type, pointer, elements)
 
 
-@op("pointer", is_cheap=True)
+@op("pointer", is_cheap=True, is_address=True)
 def offset(pointer: Any, elements: Any) -> Value:
     """The address `elements` elements after `pointer`; what `+` means on pointers."""
     return _offset_pointer(pointer, elements, "offset()")
@@ -69,6 +69,11 @@ def _(x: Any, y: Any) -> Any:
 @add.facts
 def _(op: Any, x: Facts, y: Facts) -> Facts:
     return add_facts(x, y)
+
+
+@add.span
+def _(op: Any, x: Span, y: Span) -> Span:
+    return Span(x.terms + y.terms, x.low + y.low, x.high + y.high)
 
 
 @add.lower
@@ -311,7 +316,7 @@ def _comparison(name: str, predicate: str, compare: Callable[[Any, Any], Any]) -
     row.reference(lambda x, y: compare(x, y))
     row.facts(lambda op, x, y: compare_facts(predicate, x, y))
     row.lower(lambda m, x, y: m.compare(predicate, x, y))
-    row.predicate = predicate  # type: ignore[attr-defined]
+    row.predicate = predicate
     return row
 
 
@@ -337,7 +342,7 @@ def _bitwise(name: str, symbol: str, word: str, numpy_function: Any) -> OpRow:
 
     infer.__name__ = name
     infer.__doc__ = f"x {symbol} y, bit by bit, of integers or bools."
-    row = op("bits", is_cheap=True)(infer)
+    row = op("bits", is_cheap=True, is_conjunction=symbol == "&")(infer)
     row.reference(lambda x, y: numpy_function(x, y))
     row.facts(lambda op, x, y: Facts(constancy=min(x.constancy, y.constancy)))
     row.lower(lambda m, x, y: getattr(m, word)(x, y))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.compiler.facts import Facts, constant_facts, power_of_two_in
+from gristmill.compiler.facts import Facts, Span, constant_facts, power_of_two_in
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.op import composite, emit, op
 from gristmill.errors import KernelError
@@ -78,12 +78,18 @@ def _(op: Any) -> Facts:
     return constant_facts(int(value), last_size(tile)) if tile.dtype.is_int else Facts(constancy=last_size(tile))
 
 
+@constant_.span
+def _(op: Any) -> Span | None:
+    value = op.attributes["value"]
+    return Span((), value, value) if op.results[0].type.dtype.is_int else None
+
+
 @constant_.lower
 def _(m: Any, op: Any) -> Any:
     return m.uniform(op.results[0], m.constant(op.results[0].type.dtype, op.attributes["value"]))
 
 
-@op("index", kind="tile", is_cheap=True)
+@op("index", kind="tile", is_cheap=True, is_view=True)
 def splat(x: Any, shape: Any) -> Value:
     """A block of `shape` filled with the scalar x."""
     return broadcast_value(as_value(x), check_shape(shape, "splat"))
@@ -125,6 +131,11 @@ def _(*, start: int, result: Tile) -> Any:
 @arange.facts
 def _(op: Any) -> Facts:
     return Facts(power_of_two_in(op.attributes["start"]), last_size(op.results[0].type), 1)
+
+
+@arange.span
+def _(op: Any) -> Span:
+    return Span((), op.attributes["start"], op.attributes["start"] + op.results[0].type.shape[0] - 1)
 
 
 @arange.lower

@@ -43,7 +43,7 @@ rsqrt = _unary("rsqrt", "1 / sqrt(x); f32 within 2 ulp.", lambda x: (1 / np.sqrt
 exp2 = _unary("exp2", "2 to the x; f32 within 2 ulp.", np.exp2, lambda m, x: m.exp2(x))
 exp = _unary("exp", "e to the x; within 2 ulp.", np.exp, polynomials.exp)
 log = _unary("log", "The natural logarithm; within 2 ulp.", np.log, polynomials.log)
-log2 = _unary("log2", "The logarithm to base 2; f32 within 3 ulp.", np.log2, lambda m, x: m.log2(x))
+log2 = _unary("log2", "The logarithm to base 2; f32 within 3 ulp.", np.log2, polynomials.log2)
 
 
 def _is_f32_on_cuda(machine: Any, op: Any) -> bool:

@@ -12,10 +12,10 @@ from gristmill import dtypes as dt
 
 
 def horner(m: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
-    """Evaluate c0 + c1 x + c2 x^2 + ... with fused steps, highest first."""
+    """Evaluate c0 + c1 x + c2 x^2 + ... highest first, with fused steps where they are fast."""
     result = m.constant(x.dtype, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        result = m.fma(result, x, m.constant(x.dtype, c))
+        result = m.multiply_add(result, x, m.constant(x.dtype, c))
     return result
 
 
@@ -35,7 +35,7 @@ def exp(m: Any, x: Any) -> Any:
     x = m.minimum(m.maximum(x, m.constant(x.dtype, low), keep_nan=True), m.constant(x.dtype, high), keep_nan=True)
     n = m.round_even(m.multiply(x, m.constant(x.dtype, math.log2(math.e))))
     big, small = (m.constant(x.dtype, -c) for c in LN2[x.dtype])
-    r = m.fma(n, small, m.fma(n, big, x))
+    r = m.multiply_add(n, small, m.multiply_add(n, big, x))
     return times_power_of_two(m, horner(m, r, exp_coefficients(x.dtype)), n)
 
 
@@ -93,8 +93,8 @@ def _log_of_parts(m: Any, f: Any, n: Any) -> Any:
     # 2 atanh(s) = g - g^2/2 + s (g^2/2 + z * series): exact in g where f is near 1.
     tail = m.multiply(s, m.add(half, m.multiply(z, series)))
     big, small = (m.constant(f.dtype, c) for c in LN2[f.dtype])
-    low = m.fma(n, small, tail)
-    return m.fma(n, big, m.add(g, m.subtract(low, half)))
+    low = m.multiply_add(n, small, tail)
+    return m.multiply_add(n, big, m.add(g, m.subtract(low, half)))
 
 
 def _log_edges(m: Any, x: Any, result: Any) -> Any:
@@ -114,7 +114,7 @@ def tanh(m: Any, x: Any, exp_function: Any) -> Any:
     twice = m.add(size, size)
     if x.dtype == dt.f32:
         z = m.multiply(x, x)
-        small = m.fma(m.multiply(horner(m, z, TANH_SMALL), z), size, size)
+        small = m.multiply_add(m.multiply(horner(m, z, TANH_SMALL), z), size, size)
         e = exp_function(m, m.minimum(twice, m.constant(x.dtype, 40.0), keep_nan=True))
     else:
         small = _tanh_small_double(m, size)

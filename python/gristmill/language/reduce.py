@@ -39,12 +39,23 @@ def _with_shape(x: Value, shape: tuple[int, ...]) -> Value:
     return emit("splat" if x.type.is_scalar else "reshape", x.type.with_shape(shape), x)
 
 
-def _declare(name: str, infer: Callable[..., Value], reference: Callable[..., Any], combine: Combine) -> OpRow:
+def _result_layout(op: Any, layout: Layout) -> Layout:
+    return layout.slice(op.attributes["axis"])
+
+
+def _neutral(op: Any, identity: Callable[[dt.Dtype], Any]) -> tuple[dt.Dtype, Any]:
+    dtype = op.operands[0].type.dtype
+    return dtype, identity(dtype)
+
+
+def _declare(
+    name: str, infer: Callable[..., Value], reference: Callable[..., Any], combine: Combine, identity: Callable[[dt.Dtype], Any]
+) -> OpRow:
     infer.__name__ = name
     row = op("reduction", kind="tile")(infer)
     row.reference(lambda x, *, axis: reference(x, axis))
-    row.layouts(lambda op, layout: layout.slice(op.attributes["axis"]))
-    row.lower(lambda m, op, x: m.reduce(op, x, op.attributes["axis"], lambda a, b: combine(m, a, b)))
+    row.result_layout = _result_layout
+    row.lower(lambda m, op, x: m.reduce(op, x, op.attributes["axis"], lambda a, b: combine(m, a, b), _neutral(op, identity)))
     return row
 
 
@@ -68,10 +79,19 @@ def _numpy_sum(x: Any, axis: int) -> Any:
     return x.sum(axis=axis, dtype=x.dtype)
 
 
-sum_ = _declare("sum", _sum, _numpy_sum, lambda m, a, b: m.add(a, b))
+sum_ = _declare("sum", _sum, _numpy_sum, lambda m, a, b: m.add(a, b), lambda d: -0.0 if d.is_float else 0)
 
 
-def _extreme(name: str, numpy_function: Any, word: str) -> OpRow:
+def _lowest(dtype: dt.Dtype) -> float | int:
+    """What `maximum` never prefers: NaN for floats."""
+    return float("nan") if dtype.is_float else -(1 << (dtype.bits - 1)) if dtype.is_signed else 0
+
+
+def _highest(dtype: dt.Dtype) -> float | int:
+    return float("nan") if dtype.is_float else (1 << (dtype.bits - dtype.is_signed)) - 1
+
+
+def _extreme(name: str, numpy_function: Any, word: str, extreme: Callable[[dt.Dtype], Any]) -> OpRow:
     def infer(input: Any, axis: Any = None, return_indices: Any = False, keep_dims: Any = False) -> Value:
         if return_indices:
             raise KernelError(f"{name}(): return_indices is not supported", fix=f"use `tl.{name}(x)` alone")
@@ -86,13 +106,9 @@ def _extreme(name: str, numpy_function: Any, word: str) -> OpRow:
         return _reduced(name, x, axis, keep_dims)
 
     infer.__doc__ = f"The {name} along `axis` (None: of all elements), ignoring NaN beside numbers; halves return f32."
-    return _declare(name, infer, lambda x, axis: numpy_function.reduce(x, axis=axis), lambda m, a, b: getattr(m, word)(a, b))
+    return _declare(name, infer, lambda x, axis: numpy_function.reduce(x, axis=axis), lambda m, a, b: getattr(m, word)(a, b), extreme)
 
 
-max_ = _extreme("max", np.fmax, "maximum")
-min_ = _extreme("min", np.fmin, "minimum")
+max_ = _extreme("max", np.fmax, "maximum", _lowest)
+min_ = _extreme("min", np.fmin, "minimum", _highest)
 
-
-def result_layout(op: Any, layout: Layout) -> Layout:
-    """The layout in which a reduction of a tile in `layout` comes out."""
-    return layout.slice(op.attributes["axis"])

@@ -14,7 +14,7 @@ from gristmill.errors import KernelError
 from gristmill.language.types import as_value, broadcast_value, check_axis, check_shape, common_shape, describe
 
 
-@op("shape", kind="tile", is_cheap=True)
+@op("shape", kind="tile", is_cheap=True, is_view=True)
 def expand_dims(input: Any, axis: Any) -> Value:
     """Insert an axis of size 1 before `axis`; also written `x[:, None]`."""
     x = as_value(input, "expand_dims()")
@@ -34,9 +34,11 @@ def _(op: Any, x: Facts) -> Facts:
     return Facts(x.each, 1, 1, x.constant) if is_last else x
 
 
-@expand_dims.layouts
-def _(op: Any, layout: Any) -> Any:
+def _expand_dims_operand(op: Any, layout: Any) -> Any:
     return layout.slice(op.attributes["axis"])
+
+
+expand_dims.operand_layout = _expand_dims_operand
 
 
 @expand_dims.lower
@@ -44,7 +46,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.reshape(op.results[0], x)
 
 
-@op("shape", kind="tile", is_cheap=True)
+@op("shape", kind="tile", is_cheap=True, is_view=True)
 def broadcast(input: Any, other: Any) -> Value:
     """Repeat `input` along its axes of size 1 to the shape that it and `other` broadcast to."""
     x, y = as_value(input, "broadcast()"), as_value(other, "broadcast()")
@@ -62,10 +64,12 @@ def _(op: Any, x: Facts) -> Facts:
     return Facts(x.divisibility, 1, target[-1], x.constant) if source[-1] != target[-1] else x
 
 
-@broadcast.layouts
-def _(op: Any, layout: Any) -> Any:
+def _broadcast_operand(op: Any, layout: Any) -> Any:
     source = op.operands[0].type.shape
     return layout.map_coordinates(source, lambda b: tuple(0 if s == 1 else c for c, s in zip(b, source, strict=True))).compact()
+
+
+broadcast.operand_layout = _broadcast_operand
 
 
 @broadcast.lower
@@ -91,7 +95,7 @@ def _shape_arguments(shape: tuple[Any, ...], what: str) -> tuple[int, ...]:
     return check_shape(shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape, what)
 
 
-@op("shape", kind="tile")
+@op("shape", kind="tile", is_view=True)
 def reshape(input: Any, *shape: Any) -> Value:
     """The same elements in row-major order as a block of another shape."""
     x, dims = as_value(input, "reshape()"), _shape_arguments(shape, "reshape()")
@@ -106,9 +110,11 @@ def _(x: Any, *, result: Any) -> Any:
     return x.reshape(result.shape)
 
 
-@reshape.layouts
-def _(op: Any, layout: Any) -> Any:
+def _reshape_operand(op: Any, layout: Any) -> Any:
     return layout.reshape(op.operands[0].type.shape)
+
+
+reshape.operand_layout = _reshape_operand
 
 
 @reshape.lower
@@ -116,7 +122,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.reshape(op.results[0], x)
 
 
-@op("shape", kind="tile", name="permute")
+@op("shape", kind="tile", is_view=True)
 def permute(input: Any, *dims: Any) -> Value:
     """Reorder the axes: axis i of the result is axis `dims[i]` of the input."""
     x = as_value(input, "permute()")
@@ -132,10 +138,12 @@ def _(x: Any, *, order: tuple[int, ...]) -> Any:
     return np.transpose(x, order)
 
 
-@permute.layouts
-def _(op: Any, layout: Any) -> Any:
+def _permute_operand(op: Any, layout: Any) -> Any:
     order = op.attributes["order"]
     return layout.permute([order.index(i) for i in range(len(order))])
+
+
+permute.operand_layout = _permute_operand
 
 
 @permute.lower
@@ -156,3 +164,25 @@ def trans(input: Any, *dims: Any) -> Value:
 @trans.reference
 def _(x: Any, *dims: Any) -> Any:
     return np.swapaxes(x, -1, -2) if not dims else np.transpose(x, dims)
+
+
+@op("layout", kind="tile")
+def relayout(input: Any) -> Value:
+    """The same tile in another layout; inserted by the compiler, never written by authors."""
+    x = as_value(input)
+    return emit("relayout", x.type, x)
+
+
+@relayout.reference
+def _(x: Any) -> Any:
+    return x
+
+
+@relayout.facts
+def _(op: Any, x: Facts) -> Facts:
+    return x
+
+
+@relayout.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.relayout(op.results[0], x)

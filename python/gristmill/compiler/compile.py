@@ -1,0 +1,138 @@
+"""The compiler, from a kernel and a specialisation to code: read `compile_variant` and you know it.
+
+Every stage's result goes to one watcher, `watch(stage, thing)`; dumps, `explain`, golden tests and timings are
+watchers. Stages: "tile" (the frontend's tile IR), one for each pass, "llvm", "ptx" (CUDA) or "object" (host).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill.compiler import emit, frontend
+from gristmill.compiler.ir import Function, Op, Pointer, Value, definitions, verify, walk
+from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler.targets import Target
+from gristmill.compiler.targets.cuda import CudaMachine
+from gristmill.compiler.targets.host import HostMachine
+from gristmill.declare import Kernel
+from gristmill.specialise import VARIANTS, Specialisation, Variant
+
+Watch = Callable[[str, Any], None]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """Code for one variant of a specialisation on one target, and what the launcher must know of it.
+
+    `code` is PTX text or an object file. Variants with equal `symbol` share their code. `divisibility` names index
+    parameters that must be multiples of a number for the code to be right.
+    """
+
+    symbol: str
+    target: Target
+    code: bytes
+    threads: int
+    shared_bytes: int
+    written: tuple[str, ...]
+    read: tuple[str, ...]
+    divisibility: dict[str, int]
+    ptx_version: int | None
+
+
+def compile_variants(kernel: Kernel, specialisation: Specialisation, target: Target, watch: Watch | None = None) -> list[Artifact]:
+    """Compile a specialisation for each variant, in the order of VARIANTS; variants whose code is equal are merged."""
+    made: dict[str, Artifact] = {}
+    artifacts = []
+    for variant in VARIANTS:
+        lowered = lower_variant(kernel, specialisation, variant, target, watch or _ignore)
+        key = lowered.text.replace(lowered.symbol, "")
+        if key not in made:
+            made[key] = generate(lowered, target, watch or _ignore)
+        artifacts.append(replace(made[key], divisibility=lowered.divisibility))
+    return artifacts
+
+
+def compile_variant(
+    kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch | None = None
+) -> Artifact:
+    """Compile one variant of a specialisation: source, tile IR, passes, LLVM IR, code."""
+    return generate(lower_variant(kernel, specialisation, variant, target, watch or _ignore), target, watch or _ignore)
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """One entry as LLVM IR without a module around it."""
+
+    symbol: str
+    text: str
+    threads: int
+    shared_bytes: int
+    written: tuple[str, ...]
+    read: tuple[str, ...]
+    divisibility: dict[str, int]
+
+
+def lower_variant(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch) -> Lowered:
+    """Build the tile IR, run the passes, and lower it on the target's machine."""
+    function = frontend.build(kernel, specialisation, variant)
+    if target.kind == "host":
+        function.name += f"__{target.level}"
+    divisibility = access.promise(function) if variant.is_aligned else {}
+    function.facts |= divisibility
+    watch("tile", function)
+    for name, run, kinds in PIPELINE:
+        if target.kind in kinds:
+            run(function)
+            verify(function)
+            watch(name, function)
+    machine = CudaMachine(function) if target.kind == "cuda" else HostMachine(function, target)
+    text = machine.text()
+    watch("llvm", text)
+    written, read = _touched(function)
+    promised = {v.name: d for v, d in divisibility.items()}
+    return Lowered(function.name, text, 32 * function.num_warps, machine.shared_bytes, written, read, promised)
+
+
+def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
+    """Compile lowered text with LLVM."""
+    module = emit.module_text(lowered.text, target)
+    if target.kind == "cuda":
+        ptx = emit.emit_ptx(module, target)
+        watch("ptx", ptx)
+        code, version = ptx.encode(), target.ptx_version
+    else:
+        code, version = emit.emit_object(module, target), None
+        watch("object", code)
+    fields = (lowered.threads, lowered.shared_bytes, lowered.written, lowered.read, lowered.divisibility)
+    return Artifact(lowered.symbol, target, code, *fields, version)
+
+
+def _ignore(stage: str, thing: Any) -> None:
+    return None
+
+
+def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The pointer parameters that are stored through, and those that are loaded through."""
+    made = definitions(function.body)
+    touched: dict[str, set[Value]] = {"read": set(), "write": set()}
+    for op in walk(function.body):
+        if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
+            touched[op.row.effect] |= _roots(op.operands[0], made)
+    names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
+    by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
+    return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])
+
+
+def _roots(pointer: Value, made: dict[Value, Any]) -> set[Value]:
+    """Everything that an address is computed from: its pointer parameters among it."""
+    seen: set[Value] = set()
+    pending = [pointer]
+    while pending:
+        value = pending.pop()
+        if value not in seen:
+            seen.add(value)
+            statement = made.get(value)
+            pending += [] if statement is None else [*statement.operands, *(v for b in statement.blocks for v in b.yields)]
+    return seen

@@ -1,0 +1,21 @@
+"""The passes between the frontend and lowering, in order, with the reason for each one's place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gristmill.compiler.ir import Function
+from gristmill.compiler.passes import access, layout, simplify, tail
+
+Pass = Callable[[Function], None]
+
+PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
+    # First: later passes look at masks and addresses, which should stand once.
+    ("simplify", simplify.run, ("cuda", "host")),
+    # Before access widths: the copies without masks have wider ones.
+    ("tail", tail.run, ("cuda", "host")),
+    # Before layouts, which take the vector width from it.
+    ("access", access.run, ("cuda", "host")),
+    # Last: every tile of a threaded machine gets a layout. A host thread holds whole tiles and needs none.
+    ("layout", layout.run, ("cuda",)),
+)

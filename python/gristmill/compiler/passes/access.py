@@ -1,0 +1,104 @@
+"""How wide each memory access may be, from what is known of its addresses and its mask."""
+
+from __future__ import annotations
+
+from gristmill.compiler.facts import Facts
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
+from gristmill.dtypes import Dtype
+
+MAX_ACCESS_BYTES = 16
+Known = dict[Value, Facts]
+
+
+def run(function: Function) -> None:
+    """Set attributes of every memory op: `width`, the elements side by side that one access may take with all its
+    promises, and `contiguous`, those whose addresses follow each other, aligned or not."""
+    known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in function.facts.items()}
+    _block(function.body, known)
+    for statement in walk(function.body):
+        if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
+            statement.attributes["width"] = _width(statement, known)
+            statement.attributes["contiguous"] = known.get(statement.operands[0], Facts()).contiguity
+
+
+def _width(op: Op, known: Known) -> int:
+    pointer, *others = op.operands
+    assert isinstance(pointer.type.dtype, Pointer)
+    size = pointer.type.dtype.element.itemsize
+    facts = known.get(pointer, Facts())
+    width = min(facts.contiguity, max(1, facts.divisibility // size), max(1, MAX_ACCESS_BYTES // size))
+    for mask in others[0 if op.row.effect == "read" else 1 :][:1]:
+        width = min(width, known.get(mask, Facts()).constancy)
+    return width
+
+
+def _block(block: Block, known: Known) -> None:
+    for statement in block.statements:
+        _statement(statement, known)
+
+
+def _statement(statement: Statement, known: Known) -> None:
+    if isinstance(statement, Op):
+        rule = statement.row.facts_function
+        if rule is not None and statement.results:
+            known[statement.results[0]] = rule(statement, *(known.get(v, Facts()) for v in statement.operands))
+    elif isinstance(statement, For):
+        lower, _, step = (known.get(v, Facts()) for v in statement.operands[:3])
+        known[statement.body.arguments[0]] = Facts(min(lower.each, step.each))
+        _loop(statement, statement.body, statement.body.arguments[1:], statement.operands[3:], known)
+    elif isinstance(statement, While):
+        _loop(statement, statement.body, statement.body.arguments, statement.operands, known)
+        _block(statement.condition, known)
+    elif isinstance(statement, If):
+        for inner in statement.blocks:
+            _block(inner, known)
+        for result, *sides in zip(statement.results, *(b.yields for b in statement.blocks), strict=True):
+            known[result] = known.get(sides[0], Facts()).meet(known.get(sides[1], Facts()))
+
+
+def _loop(loop: For | While, body: Block, arguments: list[Value], initial: list[Value], known: Known) -> None:
+    """Assume what holds at the start, and weaken it until a step keeps it."""
+    for argument, value in zip(arguments, initial, strict=True):
+        known[argument] = known.get(value, Facts())
+    while True:
+        _block(body, known)
+        met = [known[a].meet(known.get(y, Facts())) for a, y in zip(arguments, body.yields, strict=True)]
+        if met == [known[a] for a in arguments]:
+            break
+        known.update(zip(arguments, met, strict=True))
+    known.update((r, known[a]) for r, a in zip(loop.results, arguments, strict=True))
+
+
+def promise(function: Function) -> dict[Value, int]:
+    """Return what index parameters should be multiples of so that rows of arrays start on 16 bytes.
+
+    Only those matter that offsets of addresses are computed from.
+    """
+    made = definitions(function.body)
+    offsets = [op.operands[-1] for op in walk(function.body) if isinstance(op, Op) and op.row.is_address]
+    elements = [v.type.dtype.element for v in function.parameters if isinstance(v.type.dtype, Pointer)]
+    if not elements:
+        return {}
+    divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
+    reached = _reach(offsets, made)
+    return {v: divisor for v in function.parameters if v in reached and _is_index(v) and divisor > 1}
+
+
+def _is_index(value: Value) -> bool:
+    dtype = value.type.dtype
+    return value.type.is_scalar and isinstance(dtype, Dtype) and dtype.is_int
+
+
+def _reach(values: list[Value], made: dict[Value, Statement]) -> set[Value]:
+    """Everything that `values` are computed from, through arithmetic but not through memory or comparisons."""
+    seen: set[Value] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        statement = made.get(value)
+        if isinstance(statement, Op) and not statement.row.effect and not statement.row.predicate:
+            pending += statement.operands
+    return seen

@@ -1,0 +1,111 @@
+"""Give every tile a layout: one natural layout for each shape, relayouts where an op needs another.
+
+Memory access decides: tiles that are loaded or stored are blocked for wide coalesced access, with the warps along the
+axis that is not reduced where there is one. Smaller shapes follow from larger ones by reductions and broadcasts.
+"""
+
+from __future__ import annotations
+
+from gristmill.compiler.ir import Block, For, Function, If, Op, Value, walk
+from gristmill.compiler.layout import Layout, blocked, default_vector
+from gristmill.compiler.op import ROWS
+
+Shape = tuple[int, ...]
+
+
+def run(function: Function) -> None:
+    """Fill `function.layouts` and insert relayouts."""
+    natural = _natural_layouts(function)
+    for value in _values(function.body):
+        if value.type.shape:
+            function.layouts[value] = natural[value.type.shape]
+    _insert_relayouts(function.body, function)
+
+
+def _values(block: Block) -> list[Value]:
+    found = list(block.arguments)
+    for statement in block.statements:
+        found += statement.results
+        for inner in statement.blocks:
+            found += _values(inner)
+    return found
+
+
+def _natural_layouts(function: Function) -> dict[Shape, Layout]:
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
+    shapes = sorted({v.type.shape for v in _values(function.body) if v.type.shape}, key=lambda s: (-len(s), s))
+    natural: dict[Shape, Layout] = {}
+    for shape in shapes:
+        natural[shape] = _derived(shape, ops, natural) or _anchored(shape, ops, function.num_warps)
+    return natural
+
+
+def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layout | None:
+    """The layout that a shape has as part of a larger, or equally large one that is settled."""
+    for op in ops:
+        if not op.results or not op.operands:
+            continue
+        source, result = op.operands[0].type.shape, op.results[0].type.shape
+        if op.row.result_layout and result == shape and source in natural:
+            return op.row.result_layout(op, natural[source])  # type: ignore[no-any-return]
+        if op.row.operand_layout and source == shape and result != shape and result in natural:
+            return op.row.operand_layout(op, natural[result])  # type: ignore[no-any-return]
+    return None
+
+
+def _anchored(shape: Shape, ops: list[Op], num_warps: int) -> Layout:
+    elements, threads = _count(shape), 32 * num_warps
+    widths = [op.attributes["width"] for op in ops if "width" in op.attributes and op.operands[0].type.shape == shape]
+    vector = default_vector(elements, threads, max(widths, default=1))
+    return blocked(shape, vector, num_warps, warp_axis=_unreduced_axis(shape, ops, num_warps))
+
+
+def _count(shape: Shape) -> int:
+    elements = 1
+    for size in shape:
+        elements *= size
+    return elements
+
+
+def _unreduced_axis(shape: Shape, ops: list[Op], num_warps: int) -> int | None:
+    reduced = {op.attributes["axis"] for op in ops if op.row.result_layout and op.operands[0].type.shape == shape}
+    free = [a for a in range(len(shape)) if a not in reduced and shape[a] >= num_warps]
+    return free[0] if reduced and free else None
+
+
+def _insert_relayouts(block: Block, function: Function) -> None:
+    statements = []
+    for statement in block.statements:
+        if isinstance(statement, (For, If)) or statement.blocks:
+            for inner in statement.blocks:
+                _insert_relayouts(inner, function)
+            statements.append(statement)
+        else:
+            assert isinstance(statement, Op)
+            statements += _fitted(statement, function)
+    block.statements[:] = statements
+
+
+def _fitted(op: Op, function: Function) -> list[Op]:
+    layouts = function.layouts
+    if op.row.operand_layout and op.operands[0] in layouts:
+        needed = op.row.operand_layout(op, layouts[op.results[0]])
+        if needed != layouts[op.operands[0]]:
+            moved = _relayout(op.operands[0], needed, op, layouts)
+            op.operands[0] = moved.results[0]
+            return [moved, op]
+    if op.row.result_layout and op.results[0] in layouts:
+        given, result = op.row.result_layout(op, layouts[op.operands[0]]), op.results[0]
+        if given != layouts[result]:
+            raw = Value(result.type, result.name)
+            op.results[0] = raw
+            moved = _relayout(raw, layouts[result], op, layouts, result)
+            layouts[raw] = given
+            return [op, moved]
+    return [op]
+
+
+def _relayout(source: Value, layout: Layout, near: Op, layouts: dict[Value, Layout], result: Value | None = None) -> Op:
+    result = result or Value(source.type, source.name)
+    layouts[result] = layout
+    return Op(ROWS["relayout"], [source], {}, [result], near.position)

@@ -1,0 +1,56 @@
+"""Drop what nothing uses and share what is computed twice, so that later passes see each fact once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gristmill.compiler.ir import Block, Function, Op, Statement, Value
+
+
+def run(function: Function) -> None:
+    """Share equal pure ops, then drop unused ones."""
+    _share(function.body, {}, {})
+    _drop(function.body, set())
+
+
+def _share(block: Block, known: dict[Any, Value], same: dict[Value, Value]) -> None:
+    known, kept = dict(known), []
+    for statement in block.statements:
+        statement.operands[:] = [same.get(v, v) for v in statement.operands]
+        for inner in statement.blocks:
+            _share(inner, known, same)
+        if isinstance(statement, Op) and not statement.row.effect and len(statement.results) == 1:
+            key = _key(statement)
+            if key in known:
+                same[statement.results[0]] = known[key]
+                continue
+            known[key] = statement.results[0]
+        kept.append(statement)
+    block.statements[:] = kept
+    block.yields[:] = [same.get(v, v) for v in block.yields]
+
+
+def _key(op: Op) -> Any:
+    attributes = tuple(sorted((k, repr(v)) for k, v in op.attributes.items()))
+    return op.row.name, tuple(map(id, op.operands)), attributes, op.results[0].type
+
+
+def _drop(block: Block, needed: set[Value]) -> set[Value]:
+    """Remove unused pure statements, last first; returns the outer values that are needed."""
+    needed = needed | set(block.yields)
+    kept: list[Statement] = []
+    for statement in reversed(block.statements):
+        if not (needed & set(statement.results) or _has_effect(statement)):
+            continue
+        needed |= set(statement.operands)
+        for inner in statement.blocks:
+            needed |= _drop(inner, set())
+        kept.append(statement)
+    block.statements[:] = kept[::-1]
+    return needed
+
+
+def _has_effect(statement: Statement) -> bool:
+    if isinstance(statement, Op):
+        return bool(statement.row.effect == "write")
+    return any(_has_effect(s) for block in statement.blocks for s in block.statements)

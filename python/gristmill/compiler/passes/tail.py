@@ -1,0 +1,191 @@
+"""Tail versioning: where a whole block lies inside its bound, run a copy without masks.
+
+A mask `offsets < bound` whose offsets are a scalar plus an arange holds for the whole block if its largest offset is
+below the bound, which one scalar comparison tells. Straight code becomes `if inside: copy without masks else: as
+written`; a loop over blocks becomes a loop over the full ones, without masks, and one over the rest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gristmill.compiler.facts import Span
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
+from gristmill.compiler.op import Builder, building
+from gristmill.language import elementwise as ew
+from gristmill.language.types import constant
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The mask is true everywhere if the sum of `terms` plus `high` is less than that of `limit` plus `shift`."""
+
+    terms: tuple[Value, ...]
+    high: int
+    limit: tuple[Value, ...]
+    shift: int
+
+
+def run(function: Function) -> None:
+    """Version every loop and block of the kernel that has such masks."""
+    _version_block(function.body, function, set(function.body.arguments))
+
+
+class _Masks:
+    """The masks of a function and what makes them true everywhere."""
+
+    def __init__(self, function: Function):
+        self.made = definitions(function.body)
+
+    def span(self, value: Value) -> Span | None:
+        """The range of an integer tile or scalar; a scalar that is no sum stands for itself."""
+        statement, found = self.made.get(value), None
+        if isinstance(statement, Op) and statement.row.is_view:
+            found = self.span(statement.operands[0])
+        elif isinstance(statement, Op) and statement.row.span_function is not None:
+            spans = [self.span(v) for v in statement.operands]
+            found = None if None in spans else statement.row.span_function(statement, *spans)
+        is_leaf = found is None and value.type.is_scalar and not value.type.is_pointer
+        return Span((value,), 0, 0) if is_leaf else found
+
+    def bounds(self, mask: Value) -> list[Bound] | None:
+        statement = self.made.get(mask)
+        if not isinstance(statement, Op):
+            return None
+        if statement.row.is_view:
+            return self.bounds(statement.operands[0])
+        if statement.row.is_conjunction:
+            parts = [self.bounds(v) for v in statement.operands]
+            return None if None in parts else [b for part in parts for b in part or []]
+        if statement.row.predicate != "<":
+            return None
+        left, right = (self.span(v) for v in statement.operands)
+        if left is None or right is None or right.low != right.high:
+            return None
+        return [Bound(left.terms, left.high, right.terms, right.low)]
+
+
+def _masked(statement: Statement) -> Value | None:
+    """The mask operand of a memory op, if it has one: the only bool block beside its pointers."""
+    if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
+        place = 1 if statement.row.effect == "read" else 2
+        if len(statement.operands) > place and statement.operands[place].type.shape:
+            return statement.operands[place]
+    return None
+
+
+def _version_block(block: Block, function: Function, outer: set[Value]) -> None:
+    known = set(outer) | set(block.arguments)
+    statements: list[Statement] = []
+    for statement in block.statements:
+        if isinstance(statement, For):
+            statements += _split_loop(statement, function, known)
+        else:
+            for inner in statement.blocks:
+                _version_block(inner, function, known)
+            statements.append(statement)
+        known |= set(statement.results)
+    block.statements[:] = statements
+    if not block.yields:
+        _version_straight(block, function, outer)
+
+
+def _split_loop(loop: For, function: Function, known: set[Value]) -> list[Statement]:
+    masks = _Masks(function)
+    induction = loop.body.arguments[0]
+    free: dict[Value, list[Bound]] = {}
+    for statement in loop.body.statements:
+        mask = _masked(statement)
+        bounds = masks.bounds(mask) if mask is not None else None
+        if mask is not None and bounds and all(_splits(b, induction, known) for b in bounds):
+            free[mask] = bounds
+    if not free:
+        _version_block(loop.body, function, known)
+        return [loop]
+    return _two_loops(loop, free)
+
+
+def _splits(bound: Bound, induction: Value, known: set[Value]) -> bool:
+    others = [v for v in bound.terms if v is not induction]
+    return len(others) == len(bound.terms) - 1 and all(v in known for v in (*others, *bound.limit))
+
+
+def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
+    lower, upper, step = loop.operands[:3]
+    block = Block()
+    with building(Builder(block)):
+        stop = upper
+        for bound in dict.fromkeys(b for bounds in free.values() for b in bounds):
+            stop = ew.minimum(stop, _last_start(bound, loop.body.arguments[0], upper))
+        full = ew.maximum(ew.sub(stop, lower), 0)
+        steps = ew.floordiv(ew.add(full, ew.sub(step, 1)), step)
+        middle = ew.add(lower, ew.mul(steps, step))
+    body = _without_masks(loop.body, set(free))
+    results = [Value(v.type, v.name) for v in loop.results]
+    inside = For([lower, stop, step, *loop.operands[3:]], body, results, dict(loop.attributes), loop.position)
+    rest = For([middle, upper, step, *results], loop.body, loop.results, dict(loop.attributes), loop.position)
+    return [*block.statements, inside, rest]
+
+
+def _last_start(bound: Bound, induction: Value, like: Value) -> Value:
+    """The first induction value that is not inside: limit + shift - high - the other terms."""
+    result = constant(bound.shift - bound.high, like.type.dtype)  # type: ignore[arg-type]
+    for value in bound.limit:
+        result = ew.add(result, value)
+    for value in bound.terms:
+        if value is not induction:
+            result = ew.sub(result, value)
+    return ew.cast(result, like.type.dtype)
+
+
+def _without_masks(block: Block, free: set[Value]) -> Block:
+    copy = clone_block(block, {})
+    pairs = zip(walk(block), walk(copy), strict=True)
+    for old, new in pairs:
+        mask = _masked(old)
+        if mask is not None and mask in free:
+            place = old.operands.index(mask)
+            del new.operands[place:]
+    return copy
+
+
+def _version_straight(block: Block, function: Function, outer: set[Value]) -> None:
+    """Put what follows the first such mask's use under `if inside`, in two copies."""
+    masks = _Masks(function)
+    known = outer | set(block.arguments)
+    free: dict[Value, list[Bound]] = {}
+    start = None
+    for i, statement in enumerate(block.statements):
+        for inner in (statement, *(s for b in statement.blocks for s in walk(b))):
+            mask = _masked(inner)
+            bounds = masks.bounds(mask) if mask is not None else None
+            if mask is not None and bounds and all(v in known for b in bounds for v in (*b.terms, *b.limit)):
+                free[mask] = bounds
+                start = i if start is None else start
+        if start is None:
+            known |= set(statement.results)
+    if start is None:
+        return
+    rest = Block(statements=block.statements[start:])
+    del block.statements[start:]
+    with building(Builder(block)):
+        inside = _all_inside(dict.fromkeys(b for bounds in free.values() for b in bounds))
+    block.statements.append(If([inside], _without_masks(rest, set(free)), rest, []))
+
+
+def _all_inside(bounds: dict[Bound, None]) -> Value:
+    inside: Value | None = None
+    for bound in bounds:
+        one = ew.lt(_sum(bound.terms, bound.high), _sum(bound.limit, bound.shift))
+        inside = one if inside is None else ew.and_(inside, one)
+    assert inside is not None
+    return inside
+
+
+def _sum(terms: tuple[Value, ...], shift: int) -> Value:
+    if not terms:
+        return constant(shift)
+    result = terms[0]
+    for value in terms[1:]:
+        result = ew.add(result, value)
+    return ew.add(result, shift) if shift else result

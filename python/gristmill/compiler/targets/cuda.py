@@ -1,0 +1,303 @@
+"""The machine that emits NVPTX LLVM IR: a thread is a thread."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
+from gristmill.compiler.machine import V
+from gristmill.compiler.targets.llvm import LlvmMachine
+from gristmill.compiler.targets.threads import Held, ThreadMachine
+from gristmill.dtypes import Dtype
+
+SREG = "llvm.nvvm.read.ptx.sreg"
+AXES = "xyz"
+
+
+class CudaMachine(LlvmMachine, ThreadMachine):
+    """Emits one kernel; `text()` is its LLVM IR without the module's header."""
+
+    kinds = ("cuda", "threads")
+    pointer_type = "ptr addrspace(1)"
+    has_half_arithmetic = True
+
+    def __init__(self, function: Function):
+        super().__init__()
+        self.function = function
+        self.layouts = function.layouts
+        self.num_warps = function.num_warps
+        self.shared_bytes = 0
+        self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
+        with self.in_prologue():
+            tid = self.call(f"{SREG}.tid.x", dt.i32)
+            self.lane = self.emit(f"and {self.typed(tid)}, 31", dt.i32)
+            self.warp = self.emit(f"lshr {self.typed(tid)}, 5", dt.i32)
+            self._bools = {v: self._as_bool(p) for v, p in self.parameters.items() if v.type.dtype == dt.bool_}
+
+    def _as_bool(self, parameter: V) -> V:
+        return self.emit(f"trunc i8 {parameter.text} to i1", dt.bool_)
+
+    def text(self) -> str:
+        """Lower the whole function and return its text."""
+        values: dict[Value, V | Held] = {**self.parameters, **self._bools}
+        self.run(self.function.body, values)
+        threads = 32 * self.num_warps
+        head = f"define ptx_kernel void @{self.function.name}({', '.join(self._declare(v) for v in self.function.parameters)})"
+        head += f' "nvvm.reqntid"="{threads},1,1" {{'
+        body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
+        if self.shared_bytes:
+            body.insert(0, f"@{self.memory_name} = internal addrspace(3) global [{self.shared_bytes} x i8] poison, align 16")
+        return "\n".join([*sorted(self.declarations), "", *body]) + "\n"
+
+    @property
+    def memory_name(self) -> str:
+        return f"{self.function.name}__shared"
+
+    def _declare(self, parameter: Value) -> str:
+        if isinstance(parameter.type.dtype, Pointer):
+            return f"{self.pointer_type} align {self.function.facts.get(parameter, 1)} %{parameter.name}"
+        kind = "i8" if parameter.type.dtype == dt.bool_ else self.element_type(parameter.type.dtype)
+        return f"{kind} %{parameter.name}"
+
+    # -- words
+
+    def program_id(self, axis: int) -> V:
+        return self.call(f"{SREG}.ctaid.{AXES[axis]}", dt.i32)
+
+    def num_programs(self, axis: int) -> V:
+        return self.call(f"{SREG}.nctaid.{AXES[axis]}", dt.i32)
+
+    def divide(self, x: V, y: V) -> V:
+        if x.dtype.bits == 64:
+            return self.divide_exactly(x, y)
+        if x.dtype.bits == 16:
+            return self._in_single(self.divide, x, y)
+        return self.call("llvm.nvvm.div.full", dt.f32, x, y)
+
+    def exp2(self, x: V) -> V:
+        from gristmill.language import polynomials
+
+        return self.call("llvm.nvvm.ex2.approx.f", dt.f32, x) if x.dtype == dt.f32 else polynomials.exp2(self, x)
+
+    def rsqrt(self, x: V) -> V:
+        return self.call("llvm.nvvm.rsqrt.approx.f", dt.f32, x) if x.dtype == dt.f32 else super().rsqrt(x)
+
+    def multiply_add(self, x: V, y: V, z: V) -> V:
+        return self.fma(x, y, z)
+
+    def add_index(self, x: V, y: V) -> V:
+        return self.emit(f"add nuw nsw {self.typed(x)}, {y.text}", x.dtype)
+
+    def thread_bits(self, lane: Sequence[tuple[int, int]], warp: Sequence[tuple[int, int]], dtype: Dtype) -> V:
+        with self.in_prologue():
+            return self._thread_bits(tuple(lane), tuple(warp), dtype)
+
+    @functools.cache  # noqa: B019
+    def _thread_bits(self, lane: tuple[tuple[int, int], ...], warp: tuple[tuple[int, int], ...], dtype: Dtype) -> V:
+        result, used = self.constant(dt.i32, 0), 0
+        for index, bits in ((self.lane, lane), (self.warp, warp)):
+            for mask, shift, covers in _runs(bits):
+                part = self._shifted(index, mask, shift)
+                if used == 0:
+                    result = part
+                else:
+                    word = "xor" if covers & used else "or disjoint"
+                    result = self.emit(f"{word} {self.typed(result)}, {part.text}", dt.i32)
+                used |= covers
+        return self.cast(result, dtype) if dtype != dt.i32 else result
+
+    def _shifted(self, index: V, mask: int, shift: int) -> V:
+        whole = 31 if index is self.lane else self.num_warps - 1
+        part = index if mask == whole else self.emit(f"and {self.typed(index)}, {mask}", dt.i32)
+        if shift == 0:
+            return part
+        word = f"shl nuw nsw {self.typed(part)}, {shift}" if shift > 0 else f"lshr {self.typed(part)}, {-shift}"
+        return self.emit(word, dt.i32)
+
+    def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int]) -> V:
+        with self.in_prologue():
+            index = self._thread_bits(tuple((i, 1 << i) for i in lane_bits), tuple((i, 32 << i) for i in warp_bits), dt.i32)
+            return self.compare("==", index, self.constant(dt.i32, 0))
+
+    def shuffle_xor(self, x: V, mask: int) -> V:
+        bits = 8 if x.dtype == dt.bool_ else x.dtype.bits
+        if bits == 64:
+            return self._shuffle_halves(x, mask)
+        word = self.bitcast(x, dt.u32) if bits == 32 else self._to_word(x)
+        arguments = f"i32 -1, {self.typed(word)}, i32 {mask}, i32 31"
+        self.declarations.add("declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)")
+        moved = self.emit(f"call i32 @llvm.nvvm.shfl.sync.bfly.i32({arguments})", dt.u32)
+        return self.bitcast(moved, x.dtype) if bits == 32 else self._from_word(moved, x.dtype)
+
+    def _to_word(self, x: V) -> V:
+        assert isinstance(x.dtype, Dtype)
+        narrow = x if x.dtype.kind != "float" else self.bitcast(x, dt.u16)
+        return self.cast(narrow, dt.u32)
+
+    def _from_word(self, word: V, dtype: Dtype | Pointer) -> V:
+        assert isinstance(dtype, Dtype)
+        if dtype.kind == "float":
+            return self.bitcast(self.cast(word, dt.u16), dtype)
+        return self.cast(word, dtype)
+
+    def _shuffle_halves(self, x: V, mask: int) -> V:
+        pair = self.emit(f"bitcast {self.typed(self.bitcast(x, dt.u64))} to <2 x i32>", dt.u32, 2)
+        moved = [self.shuffle_xor(self._element(pair, i), mask) for i in range(2)]
+        return self.bitcast(self._join_words(moved), x.dtype)
+
+    def _join_words(self, halves: Sequence[V]) -> V:
+        vector = self._pack(halves)
+        return self.emit(f"bitcast {self.typed(vector)} to i64", dt.u64)
+
+    def barrier(self) -> None:
+        self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
+        self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+
+    def shared(self, dtype: Dtype, elements: int) -> V:
+        start = -(-self.shared_bytes // 16) * 16
+        self.shared_bytes = start + elements * dtype.itemsize
+        return V(f"getelementptr (i8, ptr addrspace(3) @{self.memory_name}, i32 {start})", Pointer(dtype))
+
+    def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
+        element = self.memory_type(dtype)
+        address = self.emit(f"getelementptr {element}, ptr addrspace(3) {memory.text}, {self.typed(index)}", Pointer(dtype))
+        return f"ptr addrspace(3) {address.text}, align {dtype.itemsize}"
+
+    def shared_store(self, memory: V, index: V, x: V) -> None:
+        assert isinstance(x.dtype, Dtype)
+        stored = self.cast(x, dt.u8) if x.dtype == dt.bool_ else x
+        self.say(f"store {self.typed(stored)}, {self._shared_address(memory, index, x.dtype)}")
+
+    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+        address = self._shared_address(memory, index, dtype)
+        if dtype == dt.bool_:
+            return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
+        return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
+
+    # -- global memory
+
+    def wide_load(self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]) -> list[V]:
+        from gristmill.compiler.targets import cuda_memory
+
+        return cuda_memory.wide_load(self, pointer, width, mask, others, hints)
+
+    def wide_store(self, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
+        from gristmill.compiler.targets import cuda_memory
+
+        cuda_memory.wide_store(self, pointer, elements, mask, hints)
+
+    def _element(self, vector: V, i: int) -> V:
+        return self.emit(f"extractelement {self.typed(vector)}, i32 {i}", vector.dtype)
+
+    def _pack(self, elements: Sequence[V]) -> V:
+        lanes, dtype = len(elements), elements[0].dtype
+        vector = V("poison", dtype, lanes)
+        for i, x in enumerate(elements):
+            vector = self.emit(f"insertelement {self.typed(vector)}, {self.typed(x)}, i32 {i}", dtype, lanes)
+        return vector
+
+    # -- statements
+
+    def _registers(self, tile: V | Held) -> list[V]:
+        return tile.registers if isinstance(tile, Held) else [tile]
+
+    def _like(self, tile: V | Held, registers: list[V]) -> V | Held:
+        return Held(tile.layout, registers) if isinstance(tile, Held) else registers[0]
+
+    def run_if(self, statement: If, values: dict[Value, V | Held]) -> None:
+        labels = [self.new_label("then"), self.new_label("else"), self.new_label("end")]
+        condition = values[statement.operands[0]]
+        assert isinstance(condition, V)
+        self.say(f"br i1 {condition.text}, label %{labels[0]}, label %{labels[1]}")
+        outcomes = []
+        for label, block in zip(labels, statement.blocks, strict=False):
+            self.begin_label(label)
+            tiles = self.run(block, dict(values))
+            outcomes.append((tiles, self.label))
+            self.say(f"br label %{labels[2]}")
+        self.begin_label(labels[2])
+        (then, then_label), (other, other_label) = outcomes
+        for result, a, b in zip(statement.results, then, other, strict=True):
+            pairs = zip(self._registers(a), self._registers(b), strict=True)
+            merged = [self.phi(x.dtype, 0, [(x, then_label), (y, other_label)]) for x, y in pairs]
+            values[result] = self._like(a, merged)
+
+    def run_for(self, loop: For, values: dict[Value, V | Held]) -> None:
+        lower, upper, step = (values[v] for v in loop.operands[:3])
+        assert isinstance(lower, V) and isinstance(upper, V) and isinstance(step, V)
+        induction = loop.body.arguments[0]
+
+        def goes_on(inner: dict[Value, V | Held]) -> V:
+            i = inner[induction]
+            assert isinstance(i, V)
+            return self.compare("<", i, upper)
+
+        def advance(inner: dict[Value, V | Held]) -> list[V | Held]:
+            yields = self.run(loop.body, inner)
+            i = inner[induction]
+            assert isinstance(i, V)
+            return [self.add(i, step), *yields]
+
+        initial: list[V | Held] = [lower, *(values[v] for v in loop.operands[3:])]
+        final = self._loop(loop.body.arguments, initial, values, goes_on, advance)
+        values.update(zip(loop.results, final[1:], strict=True))
+
+    def run_while(self, loop: While, values: dict[Value, V | Held]) -> None:
+        def goes_on(inner: dict[Value, V | Held]) -> V:
+            inner.update(zip(loop.condition.arguments, (inner[v] for v in loop.body.arguments), strict=True))
+            condition, *carried = self.run(loop.condition, inner)
+            inner.update(zip(loop.body.arguments, carried, strict=True))
+            return condition
+
+        initial = [values[v] for v in loop.operands]
+        final = self._loop(loop.body.arguments, initial, values, goes_on, lambda inner: self.run(loop.body, inner))
+        values.update(zip(loop.results, final, strict=True))
+
+    def _loop(self, arguments: list[Value], initial: list[V | Held], values: dict[Value, V | Held], goes_on, advance) -> list[V | Held]:  # type: ignore[no-untyped-def]
+        head, body, end = self.new_label("head"), self.new_label("body"), self.new_label("end")
+        before = self.label
+        self.say(f"br label %{head}")
+        self.begin_label(head)
+        phis: list[tuple[int, V, V]] = []
+        inner = dict(values)
+        for argument, tile in zip(arguments, initial, strict=True):
+            inner[argument] = self._like(tile, [self._open_phi(x, phis) for x in self._registers(tile)])
+        carried = [inner[a] for a in arguments]
+        self.loop_depth += 1
+        condition = goes_on(inner)
+        self.say(f"br i1 {condition.text}, label %{body}, label %{end}")
+        self.begin_label(body)
+        next_tiles = advance(inner)
+        self.say(f"br label %{head}")
+        self.loop_depth -= 1
+        self._close_phis(phis, [x for t in next_tiles for x in self._registers(t)], before)
+        self.begin_label(end)
+        return carried
+
+    def _open_phi(self, x: V, phis: list[tuple[int, V, V]]) -> V:
+        result = V(self.fresh(), x.dtype)
+        phis.append((len(self.lines), result, x))
+        self.lines.append("")
+        return result
+
+    def _close_phis(self, phis: list[tuple[int, V, V]], nexts: list[V], before: str) -> None:
+        for (line, result, first), following in zip(phis, nexts, strict=True):
+            pairs = f"[ {first.text}, %{before} ], [ {following.text}, %{self.label} ]"
+            self.lines[line] = f"  {result.text} = phi {self.type_of(result.dtype)} {pairs}"
+
+
+def _runs(bits: Sequence[tuple[int, int]]) -> list[tuple[int, int, int]]:
+    """Group (bit, number) into runs that one mask and shift serve: (mask of the index, left shift, bits covered)."""
+    runs: list[tuple[int, int, int]] = []
+    for bit, number in bits:
+        for single in (1 << i for i in range(number.bit_length()) if number >> i & 1):
+            shift = single.bit_length() - 1 - bit
+            same = next((k for k, (mask, s, _) in enumerate(runs) if s == shift and not mask >> bit & 1), None)
+            if same is None:
+                runs.append((1 << bit, shift, single))
+            else:
+                mask, _, covers = runs[same]
+                runs[same] = (mask | 1 << bit, shift, covers | single)
+    return runs

@@ -1,0 +1,146 @@
+"""Global memory access on CUDA: plain vector instructions without a mask, predicated inline PTX with one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Pointer
+from gristmill.compiler.machine import V
+from gristmill.dtypes import Dtype
+
+
+def wide_load(m: Any, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]) -> list[V]:
+    """Read `width` consecutive elements, which lie on a multiple of their common size."""
+    dtype = _element(pointer)
+    if mask is None and not _modifiers(hints):
+        return _plain_load(m, pointer, width, dtype, bool(hints.get("volatile")))
+    words, bits = _words(dtype, width)
+    zero = m.constant(_word_dtype(bits), 0)
+    initial = _to_words(m, others, words, bits, dtype) if others else [zero] * words
+    outputs = ",".join([f"={_letter(bits)}"] * words)
+    guard, guards = ("", []) if mask is None else (f"@${words + 1} ", [mask])
+    instruction = f"{guard}ld{_volatile(hints)}.global{_modifiers(hints)}{_vector(words)}.b{bits} {_list(range(words))}, [${words}];"
+    ties = ",".join(str(i) for i in range(words))
+    constraints = f"{outputs},l{',b' if guards else ''},{ties},~{{memory}}"
+    loaded = _call_asm(m, instruction, constraints, [pointer, *guards, *initial], words, bits)
+    return _from_words(m, loaded, width, bits, dtype)
+
+
+def wide_store(m: Any, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
+    """Write consecutive elements, which lie on a multiple of their common size."""
+    dtype = _element(pointer)
+    if mask is None and not _modifiers(hints):
+        return _plain_store(m, pointer, elements, dtype)
+    words, bits = _words(dtype, len(elements))
+    values = _to_words(m, elements, words, bits, dtype)
+    guard, guards = ("", []) if mask is None else (f"@${words + 1} ", [mask])
+    instruction = f"{guard}st.global{_modifiers(hints)}{_vector(words)}.b{bits} [$0], {_list(range(1, words + 1))};"
+    constraints = ",".join(["l", *[_letter(bits)] * words, *["b"] * len(guards), "~{memory}"])
+    operands = ", ".join(m.typed(x) for x in (pointer, *values, *guards))
+    m.say(f'call void asm sideeffect "{instruction}", "{constraints}"({operands})')
+
+
+def _element(pointer: V) -> Dtype:
+    assert isinstance(pointer.dtype, Pointer)
+    return pointer.dtype.element
+
+
+def _modifiers(hints: dict[str, object]) -> str:
+    """The cache operator and the eviction priority as PTX suffixes."""
+    cache, eviction = str(hints.get("cache_modifier") or ""), str(hints.get("eviction_policy") or "")
+    if cache in (".ca", ".wb"):
+        cache = ""
+    if eviction in ("evict_first", "evict_last") and not cache:
+        return f".L1::{eviction}"
+    return cache
+
+
+def _volatile(hints: dict[str, object]) -> str:
+    return ".volatile" if hints.get("volatile") else ""
+
+
+def _words(dtype: Dtype, width: int) -> tuple[int, int]:
+    """How many registers of how many bits hold `width` elements."""
+    size = width * dtype.itemsize
+    if dtype.bits == 64:
+        return width, 64
+    return (size // 4, 32) if size >= 4 else (1, size * 8)
+
+
+def _word_dtype(bits: int) -> Dtype:
+    return {8: dt.u16, 16: dt.u16, 32: dt.u32, 64: dt.u64}[bits]
+
+
+def _letter(bits: int) -> str:
+    return {8: "h", 16: "h", 32: "r", 64: "l"}[bits]
+
+
+def _vector(words: int) -> str:
+    return f".v{words}" if words > 1 else ""
+
+
+def _list(numbers: Sequence[int]) -> str:
+    text = ",".join(f"${i}" for i in numbers)
+    return "{" + text + "}" if len(numbers) > 1 else text
+
+
+def _memory_element(m: Any, x: V) -> V:
+    return m.cast(x, dt.u8) if x.dtype == dt.bool_ else x  # type: ignore[no-any-return]
+
+
+def _plain_load(m: Any, pointer: V, width: int, dtype: Dtype, volatile: bool) -> list[V]:
+    kept = dt.u8 if dtype == dt.bool_ else dtype
+    text = f"load{' volatile' if volatile else ''} {m.type_of(kept, width if width > 1 else 0)}, {m.typed(pointer)}, align {width * dtype.itemsize}"
+    vector = m.emit(text, kept, width if width > 1 else 0)
+    elements = [m._element(vector, i) for i in range(width)] if width > 1 else [vector]
+    return [m.cast(x, dtype) for x in elements]
+
+
+def _plain_store(m: Any, pointer: V, elements: Sequence[V], dtype: Dtype) -> None:
+    kept = [_memory_element(m, x) for x in elements]
+    value = m._pack(kept) if len(kept) > 1 else kept[0]
+    m.say(f"store {m.typed(value)}, {m.typed(pointer)}, align {len(kept) * dtype.itemsize}")
+
+
+def _call_asm(m: Any, instruction: str, constraints: str, operands: Sequence[V], words: int, bits: int) -> list[V]:
+    dtype = _word_dtype(bits)
+    kind = m.element_type(dtype)
+    result = kind if words == 1 else "{" + ", ".join([kind] * words) + "}"
+    name = m.fresh()
+    arguments = ", ".join(m.typed(x) for x in operands)
+    m.lines.append(f'  {name} = call {result} asm sideeffect "{instruction}", "{constraints}"({arguments})')
+    if words == 1:
+        return [V(name, dtype)]
+    return [m.emit(f"extractvalue {result} {name}, {i}", dtype) for i in range(words)]
+
+
+def _to_words(m: Any, elements: Sequence[V], words: int, bits: int, dtype: Dtype) -> list[V]:
+    kept = [_memory_element(m, x) for x in elements]
+    word = _word_dtype(bits)
+    if len(kept) == words:
+        return [_scalar_word(m, x, bits) for x in kept]
+    vector = m._pack(kept)
+    joined = m.emit(f"bitcast {m.typed(vector)} to {_words_type(m, word, words)}", word, words if words > 1 else 0)
+    return [m._element(joined, i) for i in range(words)] if words > 1 else [joined]
+
+
+def _words_type(m: Any, word: Dtype, words: int) -> str:
+    return str(m.type_of(word, words if words > 1 else 0))
+
+
+def _scalar_word(m: Any, x: V, bits: int) -> V:
+    if bits == 8:
+        return m.cast(m.bitcast(x, dt.u8), dt.u16)  # type: ignore[no-any-return]
+    return m.bitcast(x, _word_dtype(bits))  # type: ignore[no-any-return]
+
+
+def _from_words(m: Any, words: list[V], width: int, bits: int, dtype: Dtype) -> list[V]:
+    kept = dt.u8 if dtype == dt.bool_ else dtype
+    if len(words) == width:
+        narrow = [m.cast(w, dt.u8) if bits == 8 else w for w in words]
+        return [m.cast(m.bitcast(w, kept), dtype) for w in narrow]
+    vector = m._pack(words) if len(words) > 1 else words[0]
+    split = m.emit(f"bitcast {m.typed(vector)} to {m.type_of(kept, width)}", kept, width)
+    return [m.cast(m._element(split, i), dtype) for i in range(width)]

@@ -1,0 +1,232 @@
+"""The machine for CPUs: one thread holds a whole tile, and sweeps it in vectors that LLVM fits to the processor.
+
+The function runs programs `begin` to `end` of the grid; parameters lie packed as for the CUDA driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
+from gristmill.compiler.machine import V
+from gristmill.compiler.targets import Target, host_loops, host_memory
+from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
+from gristmill.compiler.targets.llvm import LlvmMachine
+from gristmill.dtypes import Dtype
+from gristmill.language import polynomials
+
+ACCUMULATORS = 4
+
+
+class HostMachine(LlvmMachine):
+    """Emits one function with the host ABI; `text()` is its LLVM IR without the module's header."""
+
+    kinds = ("host",)
+    shared_bytes = 0
+
+    def __init__(self, function: Function, target: Target):
+        super().__init__()
+        self.function = function
+        self.target = target
+        self.kept = kept_values(function)
+        self.waiting: list[Kept] = []
+        self.program: V = V("%program", dt.i64)
+
+    def text(self) -> str:
+        """Lower the whole function and return its text."""
+        values = self._parameters()
+        with self.in_prologue():
+            self.grid = [self._grid(axis) for axis in range(3)]
+        self.label = "programs"
+        self.run(self.function.body, values)
+        vector = '"prefer-vector-width"="512" ' if self.target.level == "v4" else ""
+        head = f"define void @{self.function.name}(ptr %parameters, ptr %grid, i64 %begin, i64 %end) {vector}nounwind {{"
+        start = ["  %is_empty = icmp sge i64 %begin, %end", "  br i1 %is_empty, label %done, label %programs", "programs:"]
+        start.append(f"  %program = phi i64 [ %begin, %entry ], [ %next, %{self.label} ]")
+        stop = ["  %next = add nsw i64 %program, 1", "  %is_last = icmp sge i64 %next, %end"]
+        stop += ["  br i1 %is_last, label %done, label %programs", "done:", "  ret void", "}"]
+        body = [head, "entry:", *self.prologue, *start, *self.lines, *stop]
+        return "\n".join([*sorted(self.declarations), "", *body]) + "\n"
+
+    def _parameters(self) -> dict[Value, Any]:
+        values: dict[Value, Any] = {}
+        offset = 0
+        with self.in_prologue():
+            for parameter in self.function.parameters:
+                dtype = parameter.type.dtype
+                size = 8 if isinstance(dtype, Pointer) else dtype.itemsize
+                offset = -(-offset // size) * size
+                address = self.emit(f"getelementptr i8, ptr %parameters, i64 {offset}", Pointer(dt.i8))
+                values[parameter] = host_memory.read_element(self, address, dtype)
+                offset += size
+        return values
+
+    def _grid(self, axis: int) -> V:
+        address = self.emit(f"getelementptr i64, ptr %grid, i64 {axis}", Pointer(dt.i64))
+        return self.emit(f"load i64, {self.typed(address)}", dt.i64)
+
+    # -- numbers
+
+    def exp2(self, x: V) -> V:
+        return polynomials.exp2(self, x)  # type: ignore[no-any-return]
+
+    def float_extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:
+        if not keep_nan:
+            return self.intrinsic(f"{which}num", x, y)
+        better = self.select(self.compare(">" if which == "max" else "<", x, y), x, y)
+        return self.select(self.compare("!=", x, x), x, better)
+
+    def resize_float(self, x: V, dtype: Dtype) -> V:
+        if x.dtype == dt.bf16 and dtype.bits >= 32:
+            word = self.shift_left(self.cast(self.bitcast(x, dt.u16), dt.u32), self.constant(dt.u32, 16))
+            return self.cast(self.bitcast(word, dt.f32), dtype)
+        if x.dtype == dt.f32 and dtype == dt.bf16:
+            return self._to_bfloat(x)
+        if self.target.level == "v2" and x.dtype == dt.f16 and dtype.bits >= 32:
+            return self.cast(host_memory.half_to_single(self, x), dtype)
+        if self.target.level == "v2" and x.dtype == dt.f32 and dtype == dt.f16:
+            return host_memory.single_to_half(self, x)
+        return super().resize_float(x, dtype)
+
+    def _to_bfloat(self, x: V) -> V:
+        """Round to nearest even on the bits: no runtime library has the conversion everywhere."""
+        word = self.bitcast(x, dt.u32)
+        sixteen, one = self.constant(dt.u32, 16), self.constant(dt.u32, 1)
+        odd = self.bit_and(self.shift_right(word, sixteen), one)
+        rounded = self.add(word, self.add(odd, self.constant(dt.u32, 0x7FFF)))
+        quiet = self.bit_or(word, self.constant(dt.u32, 0x400000))
+        kept = self.select(self.compare("!=", x, x), quiet, rounded)
+        return self.bitcast(self.cast(self.shift_right(kept, sixteen), dt.u16), dt.bf16)
+
+    # -- the grid
+
+    def program_id(self, axis: int) -> V:
+        position = self.program
+        for size in self.grid[:axis]:
+            position = self.emit(f"udiv {self.typed(position)}, {size.text}", dt.i64)
+        return position if axis == 2 else self.emit(f"urem {self.typed(position)}, {self.grid[axis].text}", dt.i64)
+
+    def num_programs(self, axis: int) -> V:
+        return self.grid[axis]
+
+    # -- tiles
+
+    def at(self, tile: V | Tile, index: Index) -> V:
+        """Return a tile's elements at an index; a scalar stands for all."""
+        if isinstance(tile, V):
+            return tile
+        if isinstance(tile, Lazy):
+            return tile.element(index)
+        if isinstance(tile, Buffer):
+            return host_memory.read(self, tile, index)
+        if tile.is_stored:
+            return self.at(tile.buffer, index)
+        if tile not in index.memo:
+            index.memo[tile] = self.widen(self.at(tile.made, index), index.lanes)
+            host_memory.write(self, tile.buffer, index, index.memo[tile])
+        return index.memo[tile]  # type: ignore[no-any-return]
+
+    def buffer(self, value: Value) -> Buffer:
+        """Reserve memory for a tile, on the stack of the thread that runs the program."""
+        dtype = value.type.dtype
+        with self.in_prologue():
+            size = f"[{value.type.elements} x {host_memory.kept_type(self, dtype)}]"
+            element = dtype if isinstance(dtype, Dtype) else dt.i64
+            return Buffer(value.type.shape, self.emit(f"alloca {size}, align 64", Pointer(element)))
+
+    def map(self, function: Callable[..., V], result: Value, tiles: Sequence[V | Tile]) -> V | Tile:
+        if result.type.is_scalar:
+            return function(*tiles)
+        return Lazy(result.type.shape, lambda i: function(*(self.at(t, i) for t in tiles)), [(t, True) for t in tiles])
+
+    def uniform(self, result: Value, element: V) -> V | Tile:
+        return element if result.type.is_scalar else Lazy(result.type.shape, lambda i: element)
+
+    def coordinates(self, result: Value, axis: int) -> Tile:
+        shape, dtype = result.type.shape, result.type.dtype
+        assert isinstance(dtype, Dtype)
+        return Lazy(shape, lambda i: self.cast(host_memory.coordinate(self, i, shape, axis), dtype))
+
+    def reshape(self, result: Value, tile: V | Tile) -> V | Tile:
+        if isinstance(tile, V):
+            return self.uniform(result, tile)
+        return Lazy(result.type.shape, lambda i: self.at(tile, i), [(tile, True)])
+
+    def broadcast(self, result: Value, tile: V | Tile) -> V | Tile:
+        assert not isinstance(tile, V)
+        source = tile.shape
+        strides = [0 if s == 1 else _stride(source, axis) for axis, s in enumerate(source)]
+        return self._moved(result, tile, strides)
+
+    def permute(self, result: Value, tile: V | Tile, order: Sequence[int]) -> V | Tile:
+        assert not isinstance(tile, V)
+        return self._moved(result, tile, [_stride(tile.shape, axis) for axis in order])
+
+    def _moved(self, result: Value, tile: Tile, strides: list[int]) -> Tile:
+        shape = result.type.shape
+        return Lazy(shape, lambda i: self.at(tile, host_memory.moved(self, i, shape, strides)), [(tile, False)])
+
+    # -- memory
+
+    def load(self, op: Op, pointers: Any, mask: Any, other: Any) -> V | Tile:
+        if op.results[0].type.is_scalar:
+            return host_memory.load_scalar(self, op, pointers, mask, other)
+        sources = [(t, True) for t in (pointers, mask, other) if t is not None]
+        return Lazy(op.results[0].type.shape, lambda i: host_memory.load(self, op, i, pointers, mask, other), sources)
+
+    def store(self, op: Op, pointers: Any, value: Any, mask: Any) -> None:
+        tiles = [t for t in (pointers, value, mask) if t is not None]
+        self.settle(tiles, everything=True)
+        if isinstance(pointers, V):
+            return host_memory.store_scalar(self, op, pointers, value, mask)
+        host_loops.sweep(self, pointers.shape, tiles, lambda i: host_memory.store(self, op, i, pointers, value, mask))
+
+    def settle(self, tiles: Sequence[Any], *, everything: bool = False, needed: set[Any] | None = None) -> None:
+        """Store kept tiles that the coming sweep over `tiles` cannot store on its way, or that it may overtake."""
+        on_the_way: dict[Kept, bool] = {}
+        for tile in tiles:
+            pending(tile, True, on_the_way)
+        for kept in list(self.waiting):
+            if kept.is_stored:
+                continue
+            passes = on_the_way.get(kept)
+            if passes is False or (passes is None and (everything or (needed is not None and kept in needed))):
+                self.force(kept)
+        self.waiting = [k for k in self.waiting if not k.is_stored]
+
+    def force(self, kept: Kept) -> None:
+        """Store a kept tile in a sweep of its own."""
+        self.settle([kept.made])
+        if not kept.is_stored:
+            host_loops.sweep(self, kept.shape, [kept], lambda i: self.at(kept, i))
+
+    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any = None) -> Any:
+        self.settle([tile])
+        return host_loops.reduce(self, op, tile, axis, combine, identity)
+
+    # -- statements
+
+    def run_op(self, op: Op, values: dict[Value, Any]) -> None:
+        super().run_op(op, values)
+        for value in op.results[:1]:
+            if value in self.kept and isinstance(values[value], Lazy):
+                values[value] = Kept(value.type.shape, values[value], self.buffer(value))
+                self.waiting.append(values[value])
+
+    def run_if(self, statement: If, values: dict[Value, Any]) -> None:
+        host_loops.run_if(self, statement, values)
+
+    def run_for(self, loop: For, values: dict[Value, Any]) -> None:
+        host_loops.run_for(self, loop, values)
+
+    def run_while(self, loop: While, values: dict[Value, Any]) -> None:
+        host_loops.run_while(self, loop, values)
+
+
+def _stride(shape: tuple[int, ...], axis: int) -> int:
+    stride = 1
+    for size in shape[axis + 1 :]:
+        stride *= size
+    return stride

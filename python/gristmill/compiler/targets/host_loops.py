@@ -1,0 +1,288 @@
+"""Loops on the CPU: sweeps over a tile, reductions, and the kernel's own loops and branches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import For, If, Op, Value, While
+from gristmill.compiler.machine import V
+from gristmill.compiler.targets import host_memory
+from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, free_values, pending, reaches, writes
+
+ACCUMULATORS = 4
+Step = Callable[[V, list[V]], list[V]]
+
+
+def count(m: Any, stop: int, step: int, initial: list[V], body: Step) -> list[V]:
+    """Run body(position, carried) for 0, step, ... below `stop`; a single step stands without a loop."""
+    if stop <= step:
+        return body(m.constant(dt.i64, 0), initial)
+    head, end, before = m.new_label("sweep"), m.new_label("swept"), m.label
+    m.say(f"br label %{head}")
+    m.begin_label(head)
+    place = len(m.lines)
+    position = V(m.fresh(), dt.i64)
+    carried = [V(m.fresh(), x.dtype, x.lanes) for x in initial]
+    m.lines += [""] * (1 + len(initial))
+    after = body(position, carried)
+    following = m.emit(f"add nuw nsw {m.typed(position)}, {step}", dt.i64)
+    goes_on = m.emit(f"icmp ult {m.typed(following)}, {stop}", dt.bool_)
+    m.say(f"br i1 {goes_on.text}, label %{head}, label %{end}")
+    pairs = [(position, m.constant(dt.i64, 0), following), *zip(carried, initial, after, strict=True)]
+    for i, (phi, first, next_value) in enumerate(pairs):
+        m.lines[place + i] = f"  {phi.text} = phi {m.type_of(phi.dtype, phi.lanes)} [ {first.text}, %{before} ], [ {next_value.text}, %{m.label} ]"
+    m.begin_label(end)
+    return after
+
+
+def sweep(m: Any, shape: tuple[int, ...], tiles: Sequence[Any], visit: Callable[[Index], object]) -> None:
+    """Visit every position in runs; kept tiles passed on the way are stored from then on."""
+    elements = math.prod(shape)
+    lanes = min(m.target.lanes, elements)
+    passed = _passed(tiles)
+
+    def body(position: V, carried: list[V]) -> list[V]:
+        visit(Index("run", position, lanes))
+        return carried
+
+    count(m, elements, lanes, [], body)
+    _mark(passed)
+
+
+def _passed(tiles: Sequence[Any]) -> dict[Kept, bool]:
+    found: dict[Kept, bool] = {}
+    for tile in tiles:
+        pending(tile, True, found)
+    return found
+
+
+def _mark(passed: dict[Kept, bool]) -> None:
+    for kept in passed:
+        kept.is_stored = True
+
+
+def reduce(m: Any, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
+    """Reduce along an axis: vector accumulators, then their lanes; or whole runs where the axis is not the last."""
+    shape = op.operands[0].type.shape
+    outer, size, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+    passed = _passed([tile])
+    if op.results[0].type.is_scalar:
+        result: Any = _reduce_row(m, tile, m.constant(dt.i64, 0), size, combine, identity)
+    elif inner == 1:
+        result = m.buffer(op.results[0])
+        _reduce_rows(m, tile, result, outer, size, combine, identity)
+    else:
+        result = m.buffer(op.results[0])
+        _reduce_columns(m, tile, result, (outer, size, inner), combine)
+    _mark(passed)
+    return result
+
+
+def _reduce_row(m: Any, tile: Any, start: V, size: int, combine: Callable[[V, V], V], identity: Any) -> V:
+    lanes = min(m.target.lanes, size)
+    chains = max(1, min(ACCUMULATORS, size // lanes))
+    dtype = _dtype_of(tile, op_dtype=identity[0])
+    initial = [m.widen(m.constant(dtype, identity[1]), lanes)] * chains
+
+    def body(position: V, carried: list[V]) -> list[V]:
+        after = []
+        for i, total in enumerate(carried):
+            at = m.add(start, m.add(position, m.constant(dt.i64, i * lanes)))
+            after.append(combine(total, m.widen(m.at(tile, Index("run", at, lanes)), lanes)))
+        return after
+
+    totals = count(m, size, lanes * chains, initial, body)
+    while len(totals) > 1:
+        totals = [combine(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
+    return _across(m, totals[0], combine)
+
+
+def _dtype_of(tile: Any, op_dtype: Any) -> Any:
+    return op_dtype
+
+
+def _across(m: Any, x: V, combine: Callable[[V, V], V]) -> V:
+    """Combine a vector's lanes by halves."""
+    while x.lanes > 1:
+        half = x.lanes // 2
+        parts = []
+        for first in (0, half):
+            order = ", ".join(f"i32 {first + i}" for i in range(half))
+            vector = m.type_of(x.dtype, x.lanes)
+            parts.append(m.emit(f"shufflevector {m.typed(x)}, {vector} poison, <{half} x i32> <{order}>", x.dtype, half))
+        x = combine(*parts)
+    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)  # type: ignore[no-any-return]
+
+
+def _reduce_rows(m: Any, tile: Any, result: Buffer, rows: int, size: int, combine: Callable[[V, V], V], identity: Any) -> None:
+    def body(row: V, carried: list[V]) -> list[V]:
+        start = m.multiply(row, m.constant(dt.i64, size))
+        total = _reduce_row(m, tile, start, size, combine, identity)
+        host_memory.write(m, result, Index("one", row, 0), total)
+        return carried
+
+    count(m, rows, 1, [], body)
+
+
+def _reduce_columns(m: Any, tile: Any, result: Buffer, extents: tuple[int, int, int], combine: Callable[[V, V], V]) -> None:
+    outer, size, inner = extents
+    lanes = min(m.target.lanes, inner)
+
+    def block(a: V, carried: list[V]) -> list[V]:
+        def column(b: V, carried: list[V]) -> list[V]:
+            def at(k: V) -> Index:
+                row = m.add(m.multiply(a, m.constant(dt.i64, size)), k)
+                return Index("run", m.add(m.multiply(row, m.constant(dt.i64, inner)), b), lanes)
+
+            def step(k: V, total: list[V]) -> list[V]:
+                following = m.add(k, m.constant(dt.i64, 1))
+                return [combine(total[0], m.widen(m.at(tile, at(following)), lanes))]
+
+            first = m.widen(m.at(tile, at(m.constant(dt.i64, 0))), lanes)
+            total = count(m, size - 1, 1, [first], step) if size > 1 else [first]
+            place = m.add(m.multiply(a, m.constant(dt.i64, inner)), b)
+            host_memory.write(m, result, Index("run", place, lanes), total[0])
+            return carried
+
+        count(m, inner, lanes, [], column)
+        return carried
+
+    count(m, outer, 1, [], block)
+
+
+# -- the kernel's own statements
+
+
+def _settle_before(m: Any, statement: For | If | While, values: dict[Value, Any]) -> None:
+    """Store what a loop or branch reads from outside, and what it might overwrite."""
+    needed = {values[v] for v in free_values(statement, set()) if v in values}
+    reached: dict[Kept, bool] = {}
+    for tile in needed:
+        pending(tile, True, reached)
+    m.settle([], everything=writes(statement), needed=set(reached))
+
+
+def _store_all(m: Any, tiles: Sequence[Any], buffers: Sequence[Buffer]) -> None:
+    """Write tiles to buffers in common sweeps; a tile that reads a buffer elsewhere than at its place goes by a copy."""
+    pairs = []
+    for tile, buffer in zip(tiles, buffers, strict=True):
+        if reaches(tile, set(buffers)):
+            copy = _copy(m, tile, buffer)
+            tile = copy
+        pairs.append((tile, buffer))
+    m.settle([tile for tile, _ in pairs])
+    for shape in dict.fromkeys(buffer.shape for _, buffer in pairs):
+        same = [(t, b) for t, b in pairs if b.shape == shape]
+
+        def visit(index: Index, same: list[tuple[Any, Buffer]] = same) -> None:
+            current = [m.widen(m.at(t, index), index.lanes) for t, _ in same]
+            for x, (_, buffer) in zip(current, same, strict=True):
+                host_memory.write(m, buffer, index, x)
+
+        sweep(m, shape, [t for t, _ in same], visit)
+
+
+def _copy(m: Any, tile: Any, like: Buffer) -> Buffer:
+    dtype = like.address.dtype.element  # type: ignore[union-attr]
+    from gristmill.compiler.ir import Tile as TileType
+
+    buffer: Buffer = m.buffer(Value(TileType(dtype, like.shape)))
+    _store_all(m, [tile], [buffer])
+    return buffer
+
+
+def _carried(m: Any, arguments: Sequence[Value]) -> list[Buffer | None]:
+    return [None if v.type.is_scalar else m.buffer(v) for v in arguments]
+
+
+def run_if(m: Any, statement: If, values: dict[Value, Any]) -> None:
+    """Branch; result tiles are written by either side to one buffer."""
+    _settle_before(m, statement, values)
+    buffers = _carried(m, statement.results)
+    labels = [m.new_label("then"), m.new_label("else"), m.new_label("end")]
+    condition = values[statement.operands[0]]
+    m.say(f"br i1 {condition.text}, label %{labels[0]}, label %{labels[1]}")
+    outcomes = []
+    for label, block in zip(labels, statement.blocks, strict=False):
+        m.begin_label(label)
+        outer, m.waiting = m.waiting, []
+        yields = m.run(block, dict(values))
+        _write_yields(m, yields, buffers)
+        m.waiting = outer
+        outcomes.append((yields, m.label))
+        m.say(f"br label %{labels[2]}")
+    m.begin_label(labels[2])
+    for i, result in enumerate(statement.results):
+        pairs = [(yields[i], label) for yields, label in outcomes]
+        values[result] = buffers[i] or m.phi(result.type.dtype, 0, pairs)
+
+
+def _write_yields(m: Any, yields: Sequence[Any], buffers: Sequence[Buffer | None]) -> None:
+    pairs = [(t, b) for t, b in zip(yields, buffers, strict=True) if b is not None]
+    if pairs:
+        _store_all(m, [t for t, _ in pairs], [b for _, b in pairs])
+
+
+def run_for(m: Any, loop: For, values: dict[Value, Any]) -> None:
+    """A counted loop; carried tiles live in one buffer each, carried scalars in registers."""
+    lower, upper, step = (values[v] for v in loop.operands[:3])
+    arguments = loop.body.arguments
+
+    def goes_on(inner: dict[Value, Any]) -> V:
+        return m.compare("<", inner[arguments[0]], upper)  # type: ignore[no-any-return]
+
+    def advance(inner: dict[Value, Any]) -> list[Any]:
+        yields = m.run(loop.body, inner)
+        return [m.add(inner[arguments[0]], step), *yields]
+
+    initial = [lower, *(values[v] for v in loop.operands[3:])]
+    final = _loop(m, loop, arguments, initial, values, goes_on, advance)
+    values.update(zip(loop.results, final[1:], strict=True))
+
+
+def run_while(m: Any, loop: While, values: dict[Value, Any]) -> None:
+    """A loop with a condition on its carried values."""
+    arguments = loop.body.arguments
+
+    def goes_on(inner: dict[Value, Any]) -> V:
+        inner.update(zip(loop.condition.arguments, (inner[v] for v in arguments), strict=True))
+        condition, *carried = m.run(loop.condition, inner)
+        inner.update(zip(arguments, carried, strict=True))
+        return condition  # type: ignore[no-any-return]
+
+    initial = [values[v] for v in loop.operands]
+    final = _loop(m, loop, arguments, initial, values, goes_on, lambda inner: m.run(loop.body, inner))
+    values.update(zip(loop.results, final, strict=True))
+
+
+def _loop(m: Any, loop: Any, arguments: list[Value], initial: list[Any], values: dict[Value, Any], goes_on: Any, advance: Any) -> list[Any]:
+    _settle_before(m, loop, values)
+    buffers = _carried(m, arguments)
+    _write_yields(m, initial, buffers)
+    head, body, end, before = m.new_label("head"), m.new_label("body"), m.new_label("end"), m.label
+    m.say(f"br label %{head}")
+    m.begin_label(head)
+    place, inner = len(m.lines), dict(values)
+    carried = [b or V(m.fresh(), a.type.dtype) for a, b in zip(arguments, buffers, strict=True)]
+    m.lines += [""] * len(arguments)
+    inner.update(zip(arguments, carried, strict=True))
+    condition = goes_on(inner)
+    m.say(f"br i1 {condition.text}, label %{body}, label %{end}")
+    m.begin_label(body)
+    outer, m.waiting = m.waiting, []
+    nexts = advance(inner)
+    _write_yields(m, nexts, buffers)
+    m.waiting = outer
+    m.say(f"br label %{head}")
+    for i, (phi, first, following) in enumerate(zip(carried, initial, nexts, strict=True)):
+        if isinstance(phi, V):
+            pairs = f"[ {first.text}, %{before} ], [ {following.text}, %{m.label} ]"
+            m.lines[place + i] = f"  {phi.text} = phi {m.element_type(phi.dtype)} {pairs}"
+    m.begin_label(end)
+    return carried
+
+
+__all__ = ["Lazy", "count", "reduce", "run_for", "run_if", "run_while", "sweep"]

@@ -1,0 +1,391 @@
+"""What the emitting machines share: LLVM IR as text, arithmetic by dtype, statements by walking blocks."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Block, For, If, Op, Pointer, Value, While
+from gristmill.compiler.machine import Machine, V
+from gristmill.dtypes import Dtype
+
+FLOAT_NAMES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
+FLOAT_PREDICATES = {"<": "olt", "<=": "ole", ">": "ogt", ">=": "oge", "==": "oeq", "!=": "une"}
+SIGNED_PREDICATES = {"<": "slt", "<=": "sle", ">": "sgt", ">=": "sge", "==": "eq", "!=": "ne"}
+
+
+class LlvmMachine(Machine):
+    """Emits text: `lines` is the current block's, `prologue` goes to the function's start, `declarations` before it."""
+
+    pointer_type = "ptr"
+    has_half_arithmetic = False
+    contract = "contract "
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.prologue: list[str] = []
+        self.declarations: set[str] = set()
+        self.count = 0
+        self.label = "entry"
+        self.loop_depth = 0
+
+    # -- text
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def emit(self, text: str, dtype: Dtype | Pointer, lanes: int = 0) -> V:
+        """Append an instruction with a result."""
+        result = V(self.fresh(), dtype, lanes)
+        self.lines.append(f"  {result.text} = {text}")
+        return result
+
+    def say(self, text: str) -> None:
+        """Append an instruction without a result."""
+        self.lines.append("  " + text)
+
+    def begin_label(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.label = label
+
+    def new_label(self, name: str) -> str:
+        self.count += 1
+        return f"{name}{self.count}"
+
+    @contextmanager
+    def in_prologue(self) -> Iterator[None]:
+        """Emit to the start of the function, from where results reach every block."""
+        outer, self.lines = self.lines, self.prologue
+        try:
+            yield
+        finally:
+            self.lines = outer
+
+    def element_type(self, dtype: Dtype | Pointer) -> str:
+        if isinstance(dtype, Pointer):
+            return self.pointer_type
+        return FLOAT_NAMES.get(dtype.name) or ("i1" if dtype == dt.bool_ else f"i{dtype.bits}")
+
+    def type_of(self, dtype: Dtype | Pointer, lanes: int = 0) -> str:
+        element = self.element_type(dtype)
+        return f"<{lanes} x {element}>" if lanes else element
+
+    def typed(self, x: V) -> str:
+        return f"{self.type_of(x.dtype, x.lanes)} {x.text}"
+
+    def call(self, name: str, dtype: Dtype | Pointer, *operands: V, lanes: int | None = None, extra: str = "") -> V:
+        """Call an intrinsic whose vector form applies it to each element."""
+        lanes = max((x.lanes for x in operands), default=0) if lanes is None else lanes
+        operands = tuple(self.widen(x, lanes) for x in operands)
+        result, types = self.type_of(dtype, lanes), [self.type_of(x.dtype, x.lanes) for x in operands]
+        self.declarations.add(f"declare {result} @{name}({', '.join([*types, *([extra.split()[0]] if extra else [])])})")
+        arguments = [*map(self.typed, operands), *([extra] if extra else [])]
+        return self.emit(f"call {result} @{name}({', '.join(arguments)})", dtype, lanes)
+
+    def intrinsic(self, name: str, *operands: V, extra: str = "") -> V:
+        """Call `llvm.name` overloaded by the operands' type."""
+        lanes = max(x.lanes for x in operands)
+        element = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}
+        text = self.element_type(operands[0].dtype)
+        suffix = (f"v{lanes}" if lanes else "") + element.get(text, text)
+        return self.call(f"llvm.{name}.{suffix}", operands[0].dtype, *operands, extra=extra)
+
+    # -- lanes
+
+    def widen(self, x: V, lanes: int) -> V:
+        """Repeat a scalar over `lanes`."""
+        if x.lanes == lanes:
+            return x
+        assert x.lanes == 0, f"{x} among {lanes} lanes"
+        if x.text[0] != "%":
+            return V(f"splat ({self.typed(x)})", x.dtype, lanes)
+        vector = self.type_of(x.dtype, lanes)
+        first = self.emit(f"insertelement {vector} poison, {self.typed(x)}, i64 0", x.dtype, lanes)
+        return self.emit(f"shufflevector {self.typed(first)}, {vector} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes)
+
+    def aligned(self, *operands: V) -> tuple[V, ...]:
+        lanes = max(x.lanes for x in operands)
+        return tuple(self.widen(x, lanes) for x in operands)
+
+    # -- numbers
+
+    def constant(self, dtype: Dtype, number: float | int | bool) -> V:
+        if dtype == dt.bool_:
+            return V("true" if number else "false", dtype)
+        return V(_float_text(float(number), dtype) if dtype.is_float else str(int(number)), dtype)
+
+    def _binary(self, float_op: str, integer_op: str, x: V, y: V) -> V:
+        if self._needs_single(x):
+            return self._in_single(lambda a, b: self._binary(float_op, integer_op, a, b), x, y)
+        x, y = self.aligned(x, y)
+        instruction = float_op if x.dtype.is_float else integer_op
+        return self.emit(f"{instruction} {self.typed(x)}, {y.text}", x.dtype, x.lanes)
+
+    def _needs_single(self, x: V) -> bool:
+        return x.dtype.is_float and x.dtype.bits < 32 and not self.has_half_arithmetic
+
+    def _in_single(self, function: Callable[..., V], *operands: V) -> V:
+        dtype = operands[0].dtype
+        result = function(*(self.cast(x, dt.f32) for x in operands))
+        return self.cast(result, dtype) if result.dtype == dt.f32 else result
+
+    def add(self, x: V, y: V) -> V:
+        return self._binary(f"fadd {self.contract}", "xor" if x.dtype == dt.bool_ else "add", x, y)
+
+    def subtract(self, x: V, y: V) -> V:
+        return self._binary(f"fsub {self.contract}", "xor" if x.dtype == dt.bool_ else "sub", x, y)
+
+    def multiply(self, x: V, y: V) -> V:
+        return self._binary(f"fmul {self.contract}", "and" if x.dtype == dt.bool_ else "mul", x, y)
+
+    def fma(self, x: V, y: V, z: V) -> V:
+        return self.intrinsic("fma", x, y, z)
+
+    def multiply_add(self, x: V, y: V, z: V) -> V:
+        return self.intrinsic("fmuladd", x, y, z)
+
+    def divide(self, x: V, y: V) -> V:
+        return self.divide_exactly(x, y)
+
+    def divide_exactly(self, x: V, y: V) -> V:
+        return self._binary("fdiv", "", x, y)
+
+    def quotient(self, x: V, y: V) -> V:
+        return self._binary("", "sdiv" if x.dtype.is_signed else "udiv", x, y)
+
+    def remainder(self, x: V, y: V) -> V:
+        return self._binary("frem", "srem" if x.dtype.is_signed else "urem", x, y)
+
+    def negative(self, x: V) -> V:
+        if self._needs_single(x):
+            return self._in_single(self.negative, x)
+        if x.dtype.is_float:
+            return self.emit(f"fneg {self.typed(x)}", x.dtype, x.lanes)
+        return self.subtract(self.constant(x.dtype, 0), x)  # type: ignore[arg-type]
+
+    def absolute(self, x: V) -> V:
+        if self._needs_single(x):
+            return self._in_single(self.absolute, x)
+        return self.intrinsic("fabs", x) if x.dtype.is_float else self.intrinsic("abs", x, extra="i1 false")
+
+    def maximum(self, x: V, y: V, *, keep_nan: bool = False) -> V:
+        return self._extremum("max", x, y, keep_nan)
+
+    def minimum(self, x: V, y: V, *, keep_nan: bool = False) -> V:
+        return self._extremum("min", x, y, keep_nan)
+
+    def _extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:
+        if x.dtype == dt.bool_:
+            return self._binary("", "or" if which == "max" else "and", x, y)
+        if not x.dtype.is_float:
+            return self.intrinsic(("s" if x.dtype.is_signed else "u") + which, x, y)
+        if self._needs_single(x):
+            return self._in_single(lambda a, b: self._extremum(which, a, b, keep_nan), x, y)
+        return self.float_extremum(which, x, y, keep_nan)
+
+    def float_extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:
+        return self.intrinsic(f"{which}imum" if keep_nan else f"{which}num", x, y)
+
+    def floor(self, x: V) -> V:
+        return self.intrinsic("floor", x)
+
+    def ceil(self, x: V) -> V:
+        return self.intrinsic("ceil", x)
+
+    def round_even(self, x: V) -> V:
+        return self.intrinsic("roundeven", x)
+
+    def sqrt(self, x: V) -> V:
+        return self.intrinsic("sqrt", x)
+
+    def rsqrt(self, x: V) -> V:
+        return self.divide_exactly(self.constant(x.dtype, 1.0), self.sqrt(x))  # type: ignore[arg-type]
+
+    def bit_and(self, x: V, y: V) -> V:
+        return self._binary("", "and", x, y)
+
+    def bit_or(self, x: V, y: V) -> V:
+        return self._binary("", "or", x, y)
+
+    def bit_xor(self, x: V, y: V) -> V:
+        return self._binary("", "xor", x, y)
+
+    def shift_left(self, x: V, y: V) -> V:
+        return self._binary("", "shl", x, y)
+
+    def shift_right(self, x: V, y: V) -> V:
+        return self._binary("", "ashr" if x.dtype.is_signed else "lshr", x, y)
+
+    def compare(self, predicate: str, x: V, y: V) -> V:
+        if self._needs_single(x):
+            return self._in_single(functools.partial(self.compare, predicate), x, y)
+        x, y = self.aligned(x, y)
+        if x.dtype.is_float:
+            text = f"fcmp {FLOAT_PREDICATES[predicate]}"
+        else:
+            word = SIGNED_PREDICATES[predicate]
+            text = f"icmp {word if x.dtype.is_signed else word.replace('s', 'u', 1) if word[0] == 's' else word}"
+        return self.emit(f"{text} {self.typed(x)}, {y.text}", dt.bool_, x.lanes)
+
+    def select(self, condition: V, x: V, y: V) -> V:
+        if x is y:
+            return x
+        condition, x, y = self.aligned(condition, x, y)
+        return self.emit(f"select {self.typed(condition)}, {self.typed(x)}, {self.typed(y)}", x.dtype, x.lanes)
+
+    def bitcast(self, x: V, dtype: Dtype | Pointer) -> V:
+        if self.element_type(x.dtype) == self.element_type(dtype):
+            return V(x.text, dtype, x.lanes)
+        return self.emit(f"bitcast {self.typed(x)} to {self.type_of(dtype, x.lanes)}", dtype, x.lanes)
+
+    # -- casts
+
+    def convert(self, instruction: str, x: V, dtype: Dtype | Pointer) -> V:
+        return self.emit(f"{instruction} {self.typed(x)} to {self.type_of(dtype, x.lanes)}", dtype, x.lanes)
+
+    def cast(self, x: V, dtype: Dtype | Pointer) -> V:
+        source = x.dtype
+        if source == dtype:
+            return x
+        assert isinstance(source, Dtype) and isinstance(dtype, Dtype)
+        if dtype == dt.bool_:
+            return self.compare("!=", x, self.constant(source, 0))
+        if source.is_float:
+            return self._cast_float(x, dtype)
+        if dtype.is_float:
+            return self._integer_to_float(x, dtype)
+        return self._cast_integer(x, dtype)
+
+    def _cast_integer(self, x: V, dtype: Dtype) -> V:
+        bits = 1 if x.dtype == dt.bool_ else x.dtype.bits
+        if bits == dtype.bits:
+            return V(x.text, dtype, x.lanes)
+        if x.text[0] != "%" and x.dtype != dt.bool_:
+            return self.constant(dtype, _wrap(int(x.text), x.dtype, dtype))
+        widening = "sext" if x.dtype.is_signed else "zext"
+        return self.convert("trunc" if bits > dtype.bits else widening, x, dtype)
+
+    def _integer_to_float(self, x: V, dtype: Dtype) -> V:
+        word = "sitofp" if x.dtype.is_signed else "uitofp"
+        if dtype.bits >= 32:
+            return self.convert(word, x, dtype)
+        return self.cast(self.convert(word, x, dt.f64 if x.dtype.bits > 16 else dt.f32), dtype)
+
+    def _cast_float(self, x: V, dtype: Dtype) -> V:
+        if dtype.is_float:
+            return self.resize_float(x, dtype)
+        if x.dtype.bits < 32:
+            x = self.cast(x, dt.f32)
+        if dtype.bits < 32:
+            return self.cast(self.float_to_integer(x, dt.i32), dtype)
+        return self.float_to_integer(x, dtype)
+
+    def float_to_integer(self, x: V, dtype: Dtype) -> V:
+        """Truncate; beyond the range the nearest integer, for NaN 0."""
+        word = "fptosi" if dtype.is_signed else "fptoui"
+        types = f"{'v' + str(x.lanes) if x.lanes else ''}"
+        return self.call(f"llvm.{word}.sat.{types}i{dtype.bits}.{types}{x.dtype.name}", dtype, x)
+
+    def resize_float(self, x: V, dtype: Dtype) -> V:
+        """Between floating dtypes; from f64 to halves in one rounding."""
+        if x.dtype.bits == 16 and dtype.bits == 16:
+            return self.resize_float(self.resize_float(x, dt.f32), dtype)
+        if x.dtype == dt.f64 and dtype.bits == 16:
+            return self.resize_float(self._round_to_odd(x), dtype)
+        return self.convert("fpext" if dtype.bits > x.dtype.bits else "fptrunc", x, dtype)
+
+    def _round_to_odd(self, x: V) -> V:
+        """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
+        near = self.convert("fptrunc", x, dt.f32)
+        back = self.convert("fpext", near, dt.f64)
+        word, one = self.bitcast(near, dt.i32), self.constant(dt.i32, 1)
+        is_above = self.compare(">", self.absolute(back), self.absolute(x))
+        truncated = self.select(is_above, self.subtract(word, one), word)
+        is_exact = self.compare("==", back, x)
+        is_nan = self.compare("!=", x, x)
+        odd = self.select(self.bit_or(is_exact, is_nan), word, self.bit_or(truncated, one))
+        return self.bitcast(odd, dt.f32)
+
+    def offset(self, pointer: V, elements: V) -> V:
+        pointer, elements = self.aligned(pointer, elements)
+        assert isinstance(pointer.dtype, Pointer) and isinstance(elements.dtype, Dtype)
+        index = self.cast(elements, dt.i64 if elements.dtype.is_signed or elements.dtype.bits == 64 else dt.u64)
+        element = self.memory_type(pointer.dtype.element)
+        return self.emit(f"getelementptr {element}, {self.typed(pointer)}, {self.typed(index)}", pointer.dtype, pointer.lanes)
+
+    def memory_type(self, dtype: Dtype) -> str:
+        """The type under which an element lies in memory: bools are bytes."""
+        return "i8" if dtype.bits == 8 else self.element_type(dtype)
+
+    # -- statements
+
+    def run(self, block: Block, values: dict[Value, Any]) -> list[Any]:
+        for statement in block.statements:
+            if isinstance(statement, Op):
+                self.run_op(statement, values)
+            elif isinstance(statement, For):
+                self.run_for(statement, values)
+            elif isinstance(statement, If):
+                self.run_if(statement, values)
+            else:
+                self.run_while(statement, values)
+        return [values[v] for v in block.yields]
+
+    def run_op(self, op: Op, values: dict[Value, Any]) -> None:
+        operands = [values[v] for v in op.operands]
+        lowering = op.row.lowering(self, op)
+        if op.row.kind == "elementwise":
+            result = self.map(functools.partial(lowering, self, **op.attributes), op.results[0], operands)
+        else:
+            result = lowering(self, op, *operands)
+        for value in op.results[:1]:
+            values[value] = result
+
+    def run_for(self, loop: For, values: dict[Value, Any]) -> None:
+        raise NotImplementedError
+
+    def run_if(self, statement: If, values: dict[Value, Any]) -> None:
+        raise NotImplementedError
+
+    def run_while(self, loop: While, values: dict[Value, Any]) -> None:
+        raise NotImplementedError
+
+    def phi(self, dtype: Dtype | Pointer, lanes: int, incoming: Sequence[tuple[V, str]]) -> V:
+        pairs = ", ".join(f"[ {self.widen(v, lanes).text}, %{label} ]" for v, label in incoming)
+        return self.emit(f"phi {self.type_of(dtype, lanes)} {pairs}", dtype, lanes)
+
+
+def _wrap(number: int, source: Dtype, dtype: Dtype) -> int:
+    number &= (1 << source.bits) - 1
+    if source.is_signed and number >> (source.bits - 1):
+        number -= 1 << source.bits
+    number &= (1 << dtype.bits) - 1
+    return number - (1 << dtype.bits) if dtype.is_signed and number >> (dtype.bits - 1) else number
+
+
+def _float_text(number: float, dtype: Dtype) -> str:
+    if dtype == dt.f64:
+        return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+    if dtype == dt.f16:
+        return f"0xH{struct.unpack('<H', struct.pack('<e', _limit(number, 65520.0)))[0]:04X}"
+    single = struct.unpack("<f", struct.pack("<f", _limit(number, 3.4028235677973366e38)))[0]
+    if dtype == dt.bf16:
+        return f"0xR{_bfloat_bits(single):04X}"
+    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
+
+
+def _limit(number: float, first_infinite: float) -> float:
+    return math.copysign(math.inf, number) if abs(number) >= first_infinite else number
+
+
+def _bfloat_bits(single: float) -> int:
+    word = struct.unpack("<I", struct.pack("<f", single))[0]
+    if math.isnan(single):
+        return 0x7FC0
+    return int((word + 0x7FFF + (word >> 16 & 1)) >> 16)

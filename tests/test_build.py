@@ -152,6 +152,12 @@ def test_a_changed_import_rebuilds_its_kernels(tmp_path, capsys):
     assert "(0 cached)" in capsys.readouterr().out
 
 
+def test_code_of_a_file_that_changes_meanwhile_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr("gristmill.build.run.fingerprint", lambda *paths: "what was there before")
+    build(tmp_path, cache=tmp_path / "cache")
+    assert not list((tmp_path / "cache").rglob("*"))
+
+
 def test_the_depfile_lists_sources_imports_and_the_compiler(tmp_path):
     folder = tmp_path / "a b"
     build(folder)

@@ -19,7 +19,7 @@ from gristmill.build.manifest import ManifestBuilder
 from gristmill.build.progress import Progress
 from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_comments
 from gristmill.build.settings import Cubin, Settings
-from gristmill.build.sources import compiler_digest, generator_files, source_closure, source_digest
+from gristmill.build.sources import compiler_digest, fingerprint, generator_files, source_closure, source_digest
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
 from gristmill.compiler.targets import find_target
 from gristmill.errors import BuildError
@@ -59,6 +59,7 @@ class Build:
         self._cache = cache
         self._compiler = compiler
         self._pool = WorkerPool(Setup(tuple(map(str, settings.sources)), str(settings.project_dir), compiler))
+        self._fingerprint = fingerprint(settings.sources, settings.project_dir)
         self._jobs = enumerate_jobs(kernels, [find_target(name) for name in settings.targets])
         paths = {k.site.path for k in kernels}
         self._digests = {path: source_digest(Path(path), settings.project_dir) for path in paths}
@@ -90,11 +91,13 @@ class Build:
         key = make_key("code", *compiler, self._digests[job.kernel.site.path], job.specialisation.id, job.target.name)
         if stored := self._cache.get(key):
             return unpack_codes(stored), 0.0, True
-        packed, seconds = self._pool.run(job)
+        answer = self._pool.run(job)
+        packed = answer.packed
         if job.target.name in self._settings.cuda_targets:
             packed = pack_codes([replace(code, code=strip_comments(code.code)) for code in unpack_codes(packed)])
-        self._cache.put(key, packed)
-        return unpack_codes(packed), seconds, False
+        if answer.fingerprint == self._fingerprint:
+            self._cache.put(key, packed)
+        return unpack_codes(packed), answer.seconds, False
 
     def _on_compiled(self, job: Job, result: Result) -> None:
         self.progress.finish(label_of(job), job.kernel.name, seconds=result[1], is_cached=result[2])

@@ -7,7 +7,7 @@ import hashlib
 import importlib.metadata
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -64,6 +64,12 @@ def source_digest(file: Path, project_dir: Path) -> str:
         name = path.relative_to(project_dir).as_posix() if path.is_relative_to(project_dir) else path.name
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def fingerprint(sources: Iterable[str | Path], project_dir: str | Path) -> str:
+    """Hash all that a build reads, to notice a file that changes while it runs."""
+    digests = [source_digest(Path(source), Path(project_dir)) for source in sources]
+    return hashlib.sha256(repr([compiler_digest(), *digests]).encode()).hexdigest()
 
 
 def _imports(path: Path, folder: Path) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gristmill.build.code import pack_codes
+from gristmill.build.sources import fingerprint
 from gristmill.errors import BuildError, GristmillError, Position
 
 if TYPE_CHECKING:
@@ -45,6 +46,15 @@ class Setup:
     compiler: str = COMPILER
 
 
+@dataclass(frozen=True)
+class Answer:
+    """Packed code, the seconds that it took, and the fingerprint of the sources that the worker had loaded."""
+
+    packed: bytes
+    seconds: float
+    fingerprint: str
+
+
 class WorkerPool:
     """At most one process for each thread that runs a job; started at need, and again after a crash."""
 
@@ -52,8 +62,8 @@ class WorkerPool:
         self._setup = setup
         self._idle: queue.SimpleQueue[_Process] = queue.SimpleQueue()
 
-    def run(self, job: Job) -> tuple[bytes, float]:
-        """Return the packed code of `job` and the seconds it took. Raises BuildError naming the job."""
+    def run(self, job: Job) -> Answer:
+        """Return the code of `job`. Raises BuildError naming the job."""
         worker = self._take()
         answer = worker.ask(job)
         self._idle.put(worker)
@@ -84,7 +94,7 @@ class _Process:
         )
         self._send(vars(setup))
 
-    def ask(self, job: Job) -> tuple[bytes, float]:
+    def ask(self, job: Job) -> Answer:
         with contextlib.suppress(BrokenPipeError):
             names = {"specialisation": job.specialisation.id, "target": job.target.name}
             self._send({"kernel": job.kernel.name, **names})
@@ -96,7 +106,7 @@ class _Process:
         if "problem" in answer:
             self.close()
             raise _rebuild_error(job, answer)
-        return self._process.stdout.read(answer["size"]), answer["seconds"]
+        return Answer(self._process.stdout.read(answer["size"]), answer["seconds"], answer["fingerprint"])
 
     def close(self) -> None:
         assert self._process.stdin
@@ -195,6 +205,7 @@ def _claim_stdout() -> IO[bytes]:
 
 def _prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
     kernels = {k.name: k for k in load_project(setup["sources"], setup["project_dir"])}
+    read = fingerprint(setup["sources"], setup["project_dir"])
     specialisations = {s.id: s for kernel in kernels.values() for s in kernel.specialisations()}
     module, _, name = setup["compiler"].partition(":")
     function = getattr(importlib.import_module(module), name)
@@ -209,7 +220,8 @@ def _prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
         except Exception as error:
             problem = f"a bug in the compiler: {type(error).__name__}: {error}"
             return _line({"problem": problem, "text": traceback.format_exc().rstrip()})
-        return _line({"size": len(packed), "seconds": time.perf_counter() - begun}) + packed
+        seconds = time.perf_counter() - begun
+        return _line({"size": len(packed), "seconds": seconds, "fingerprint": read}) + packed
 
     return answer_one
 

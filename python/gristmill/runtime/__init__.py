@@ -1,0 +1,1 @@
+"""What an installed wheel uses besides its kernels; imports no compiler."""

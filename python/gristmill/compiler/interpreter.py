@@ -226,11 +226,9 @@ def _checked(op: Op, got: Any, type: Tile) -> Any:
         assert got.shape == type.shape, f"{op.name}: the reference gives pointers {got.shape}, not {type}"
         return got
     array = np.asarray(got)
-    assert array.shape == type.shape and array.dtype == dt_numpy(type.dtype), (
-        f"{op.name}: the reference gives {array.dtype}{list(array.shape)}, not {type}"
-    )
+    found, wanted = (array.shape, array.dtype), (type.shape, dt_numpy(type.dtype))
+    assert found == wanted, f"{op.name}: the reference gives {array.dtype}{list(array.shape)}, not {type}"
     return array
-
 
 
 def run_kernel(

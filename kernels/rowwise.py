@@ -1,0 +1,40 @@
+"""What kernels that work on rows share: how a row of any length is cut into tiles, and how many warps share it."""
+
+import gristmill as gm
+import gristmill.language as tl
+from gristmill.cases import rowwise
+
+# ONE_PASS: the row is held in registers. Otherwise it is read tile by tile, once for each thing that must be known of
+# the whole row and once more for the result; all but the first time it comes out of the L2 cache.
+CONFIGS = [
+    gm.Config(BLOCK=256, ONE_PASS=True, num_warps=1),
+    gm.Config(BLOCK=1024, ONE_PASS=True, num_warps=1),
+    gm.Config(BLOCK=4096, ONE_PASS=True, num_warps=4),
+    gm.Config(BLOCK=8192, ONE_PASS=True, num_warps=8),
+    gm.Config(BLOCK=16384, ONE_PASS=True, num_warps=16),
+    gm.Config(BLOCK=8192, ONE_PASS=False, num_warps=16),
+]
+
+
+def rows(n, n_cols):
+    """The grid: one program a row."""
+    return n // n_cols
+
+
+def fits(n_cols, BLOCK, ONE_PASS):
+    """Whether a row is short enough for a configuration."""
+    return ~ONE_PASS | (n_cols <= BLOCK)
+
+
+def computed_in(dtype):
+    """The dtype in which values of `dtype` are computed."""
+    return tl.float32 if dtype.bits < 32 else dtype
+
+
+def same_shape(*arrays, **others):
+    """Cases in which `arrays` are rows x columns; `others` give further shapes, as functions of rows and columns."""
+
+    def shapes(rows, columns):
+        return dict.fromkeys(arrays, (rows, columns)) | {name: shape(rows, columns) for name, shape in others.items()}
+
+    return rowwise(shapes)

@@ -13,7 +13,7 @@ from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import Target, host_loops, host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
-from gristmill.compiler.targets.llvm import LlvmMachine
+from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
 from gristmill.language import polynomials
 
@@ -68,6 +68,16 @@ class HostMachine(LlvmMachine):
         return self.emit(f"load i64, {self.typed(address)}", dt.i64)
 
     # -- numbers
+
+    def element_type(self, dtype: Dtype | Pointer) -> str:
+        """bf16, and f16 where the processor cannot convert it, are 16-bit integers to LLVM: it would call libraries."""
+        is_opaque = dtype == dt.bf16 or (dtype == dt.f16 and self.target.level == "v2")
+        return "i16" if is_opaque else super().element_type(dtype)
+
+    def constant(self, dtype: Dtype, number: float | int | bool) -> V:
+        if dtype.is_float and self.element_type(dtype) == "i16":
+            return V(str(half_bits(float(number), dtype)), dtype)
+        return super().constant(dtype, number)
 
     def exp2(self, x: V) -> V:
         return polynomials.exp2(self, x)  # type: ignore[no-any-return]

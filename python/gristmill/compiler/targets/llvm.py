@@ -369,23 +369,24 @@ def _wrap(number: int, source: Dtype, dtype: Dtype) -> int:
     return number - (1 << dtype.bits) if dtype.is_signed and number >> (dtype.bits - 1) else number
 
 
-def _float_text(number: float, dtype: Dtype) -> str:
-    if dtype == dt.f64:
-        return f"0x{struct.unpack('<Q', struct.pack('<d', number))[0]:016X}"
+def half_bits(number: float, dtype: Dtype) -> int:
+    """The bits of a number in f16 or bf16, rounded to nearest even."""
     if dtype == dt.f16:
-        return f"0xH{struct.unpack('<H', struct.pack('<e', _limit(number, 65520.0)))[0]:04X}"
-    single = struct.unpack("<f", struct.pack("<f", _limit(number, 3.4028235677973366e38)))[0]
-    if dtype == dt.bf16:
-        return f"0xR{_bfloat_bits(single):04X}"
-    return f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}"
+        return int(struct.unpack("<H", struct.pack("<e", _limit(number, 65520.0)))[0])
+    word = struct.unpack("<I", struct.pack("<f", _single(number)))[0]
+    return 0x7FC0 if math.isnan(number) else int((word + 0x7FFF + (word >> 16 & 1)) >> 16)
+
+
+def _float_text(number: float, dtype: Dtype) -> str:
+    if dtype.bits == 16:
+        return f"0x{'H' if dtype == dt.f16 else 'R'}{half_bits(number, dtype):04X}"
+    exact = number if dtype == dt.f64 else _single(number)
+    return f"0x{struct.unpack('<Q', struct.pack('<d', exact))[0]:016X}"
+
+
+def _single(number: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", _limit(number, 3.4028235677973366e38)))[0])
 
 
 def _limit(number: float, first_infinite: float) -> float:
     return math.copysign(math.inf, number) if abs(number) >= first_infinite else number
-
-
-def _bfloat_bits(single: float) -> int:
-    word = struct.unpack("<I", struct.pack("<f", single))[0]
-    if math.isnan(single):
-        return 0x7FC0
-    return int((word + 0x7FFF + (word >> 16 & 1)) >> 16)

@@ -141,6 +141,7 @@ void add_kernels(nb::module_& m) {
 }  // namespace
 
 NB_MODULE(GRISTMILL_MODULE, m) {
+    nb::set_leak_warnings(false);  // dispatchers live as long as the process
     nb::register_exception_translator(translate);
     bind_instance(m);
     bind_dispatcher(m);

@@ -91,6 +91,12 @@ std::string asked_text(const Kernel& kernel, const Arguments& asked) {
                                                                     .fix = concat("add ", missing, ", then rebuild")});
 }
 
+nb::object default_object(const Parameter& parameter) {
+    if (parameter.dtype_var >= 0 || is_floating(parameter.dtype)) return nb::float_(parameter.default_value);
+    if (parameter.dtype == Dtype::boolean) return nb::bool_(parameter.default_value != 0);
+    return nb::int_(static_cast<std::int64_t>(parameter.default_value));
+}
+
 bool is_index(const Parameter& parameter) { return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar; }
 
 }  // namespace
@@ -133,7 +139,7 @@ std::string Dispatcher::text_signature() const {
     for (const auto& parameter : kernel().parameters) {
         text.append(text.size() > 1 ? ", " : "").append(parameter.name);
         if (is_index(parameter)) text.append("=None");
-        if (parameter.has_default) text.append("=").append(nb::repr(nb::float_(parameter.default_value)).c_str());
+        if (parameter.has_default) text.append("=").append(nb::repr(default_object(parameter)).c_str());
     }
     text.append(", *");
     for (const char* constant : kernel().constants) text.append(concat(", ", constant, "=None"));
@@ -147,7 +153,7 @@ nb::object Dispatcher::signature() const {
     const auto add = [&](const char* name, const char* kind) { parameters.append(make(name, make.attr(kind), nb::arg("default") = nb::none())); };
     for (const auto& parameter : kernel().parameters) {
         if (parameter.has_default)
-            parameters.append(make(parameter.name, make.attr("POSITIONAL_OR_KEYWORD"), nb::arg("default") = parameter.default_value));
+            parameters.append(make(parameter.name, make.attr("POSITIONAL_OR_KEYWORD"), nb::arg("default") = default_object(parameter)));
         else if (is_index(parameter))
             add(parameter.name, "POSITIONAL_OR_KEYWORD");
         else

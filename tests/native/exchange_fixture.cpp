@@ -1,22 +1,33 @@
-// A DLPack exchange API without a framework: tensors are set up through ctypes.
+// A DLPack exchange API without a framework: tests register the tensor of each object through ctypes.
+#include <map>
+
 #include "dlpack.hpp"
+
+namespace {
+
+std::map<void*, gristmill::dlpack::Tensor> tensors;
+
+int tensor_from_object(void* object, gristmill::dlpack::Tensor* out) {
+    *out = tensors.at(object);
+    return 0;
+}
+
+void* stream = nullptr;
+int stream_calls = 0;
+
+int current_stream(std::int32_t, std::int32_t, void** out) {
+    ++stream_calls;
+    *out = stream;
+    return 0;
+}
+
+}  // namespace
 
 extern "C" {
 
-gristmill::dlpack::Tensor exchange_tensor;
-void* exchange_stream = nullptr;
-int exchange_stream_calls = 0;
-
-static int tensor_from_object(void*, gristmill::dlpack::Tensor* out) {
-    *out = exchange_tensor;
-    return 0;
-}
-
-static int current_stream(int, int, void** out) {
-    ++exchange_stream_calls;
-    *out = exchange_stream;
-    return 0;
-}
-
 gristmill::dlpack::ExchangeApi exchange_api = {{1, 3}, nullptr, nullptr, nullptr, nullptr, tensor_from_object, current_stream};
+
+void exchange_register(void* object, const gristmill::dlpack::Tensor* tensor) { tensors[object] = *tensor; }
+void exchange_set_stream(void* value) { stream = value; }
+int exchange_stream_calls() { return stream_calls; }
 }

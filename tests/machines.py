@@ -1,0 +1,118 @@
+"""Runs kernels on a machine by name, so that one test states a rule for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import textwrap
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from gristmill.compiler.interpreter import run_kernel
+from gristmill.declare import Kernel, load_kernels
+from gristmill.dtypes import Dtype, parse_dtype
+from gristmill.language.index import dt_numpy
+
+Run = Callable[..., Any]
+
+RUNNERS: dict[str, Run] = {"interpreter": run_kernel}
+on_each_machine = pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
+"""Gives a test `run(kernel, specialisation | None, *arrays, grid=None, **named)`, which changes arrays in place."""
+
+KERNELS_DIR = Path(__file__).parent.parent / "kernels"
+bfloat16 = ml_dtypes.bfloat16
+
+_HEAD = """\
+import gristmill as gm
+import gristmill.language as tl
+
+
+"""
+
+
+@cache
+def shipped_kernels() -> dict[str, Kernel]:
+    """Return the kernels of the repository by name."""
+    files = sorted(KERNELS_DIR.glob("*.py"))
+    return {kernel.name: kernel for file in files for kernel in load_kernels(file, KERNELS_DIR.parent)}
+
+
+@cache
+def kernels_of(source: str, folder: Path | None = None) -> dict[str, Kernel]:
+    """Return the kernels that a source text declares, by name; it is given the two imports."""
+    folder = folder or _scratch()
+    file = folder / f"text{next(_numbers)}.py"
+    file.write_text(_HEAD + textwrap.dedent(source).strip("\n") + "\n")
+    return {kernel.name: kernel for kernel in load_kernels(file, folder)}
+
+
+_numbers = itertools.count()
+
+
+@cache
+def _scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="gristmill-kernels-"))
+
+
+def kernel_of(source: str) -> Kernel:
+    """Return the last kernel of a source text."""
+    return list(kernels_of(source).values())[-1]
+
+
+def compute(
+    run: Run,
+    expression: str,
+    dtype: Any = None,
+    *,
+    body: str = "",
+    size: int | None = None,
+    head: str = "",
+    **inputs: Any,
+) -> np.ndarray:
+    """Evaluate an expression on tiles named as `inputs`, in a kernel of one program.
+
+    Arrays, of one power of two of elements, are loaded; Python numbers become scalar parameters (i32, f32 or bool).
+    `body` are statements before, `head` functions beside the kernel. The result has `size` elements (by default as many
+    as the inputs) and must have the dtype `dtype` (by default the first input's): it is not converted.
+    """
+    arrays = {name: np.asarray(value) for name, value in inputs.items() if isinstance(value, (np.ndarray, list))}
+    scalars = {name: value for name, value in inputs.items() if name not in arrays}
+    count = max((a.size for a in arrays.values()), default=1)
+    wanted = parse_dtype(dtype or next(iter(arrays.values())).dtype)
+    source = _program(expression, body, head, arrays, scalars, wanted, count, size or count)
+    out = np.full(size or count, 77).astype(dt_numpy(wanted))
+    run(kernel_of(source), None, *arrays.values(), out, *scalars.values(), grid=(1,))
+    return out
+
+
+def _program(
+    expression: str, body: str, head: str, arrays: Any, scalars: Any, wanted: Dtype, count: int, size: int
+) -> str:
+    parameters = [f"{name}_: gm.ptr[gm.{_name(parse_dtype(a.dtype))}]" for name, a in arrays.items()]
+    parameters += [f"out: gm.ptr[gm.{_name(wanted)}]"]
+    parameters += [f"{name}: gm.{_SCALARS[type(value)]}" for name, value in scalars.items()]
+    loads = [f"{name} = tl.load({name}_ + tl.arange(0, {a.size}))" for name, a in arrays.items()]
+    statements = [
+        *loads,
+        *textwrap.dedent(body).strip("\n").splitlines(),
+        f"result = {expression}",
+        f'tl.static_assert(result.dtype == gm.{_name(wanted)}, f"the result is {{result.dtype}}")',
+        f"tl.store(out + tl.arange(0, {size}), result)",
+    ]
+    text = f"@gm.kernel(grid=1)\ndef program({', '.join(parameters)}):\n" + textwrap.indent(
+        "\n".join(statements), "    "
+    )
+    return textwrap.dedent(head) + "\n\n" + text
+
+
+_SCALARS = {int: "i32", float: "f32", bool: "bool_"}
+
+
+def _name(dtype: Dtype) -> str:
+    return "bool_" if dtype.name == "bool" else dtype.name

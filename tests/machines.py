@@ -14,6 +14,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import run_kernel
 from gristmill.declare import Kernel, load_kernels
 from gristmill.dtypes import Dtype, parse_dtype
@@ -34,6 +35,16 @@ import gristmill.language as tl
 
 
 """
+
+
+def array(dtype: str, *values: float) -> np.ndarray:
+    """Return an array of a dtype of the language, named as `gristmill.dtypes` does."""
+    return np.array(values).astype(dt_numpy(getattr(dt, dtype)))
+
+
+def same(got: np.ndarray, *want: float) -> None:
+    """Assert that the numbers are equal; NaN equals NaN."""
+    np.testing.assert_array_equal(np.asarray(got, np.float64), np.array(want, np.float64))
 
 
 @cache

@@ -1,11 +1,12 @@
 """Elementary functions composed from machine words, for machines or dtypes without an instruction for them.
 
-Coefficients are minimax fits made for this project (relative error over the reduced range in each docstring).
+Coefficients are minimax fits (relative error over the reduced range beside each).
 """
 
 from __future__ import annotations
 
 import math
+import struct
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -22,44 +23,68 @@ def horner(m: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
 # ln 2 in two pieces: the high one has trailing zeros, so that n * high is exact.
 LN2 = {dt.f32: (0.693359375, -2.12194440e-4), dt.f64: (0.6931471803691238, 1.9082149292705877e-10)}
 EXP_RANGE = {dt.f32: (-104.0, 89.0), dt.f64: (-746.0, 710.0)}
+EXP2_RANGE = {dt.f32: (-151.0, 129.0), dt.f64: (-1076.0, 1025.0)}
+# Adding 1.5 * 2^mantissa leaves the nearest integer in a float's low bits.
+ROUNDER = {dt.f32: 1.5 * 2.0**23, dt.f64: 1.5 * 2.0**52}
+# (e^r - 1 - r) / r^2 for |r| <= ln2/2: 3e-9 of e^r.
+EXP_TAIL = (0.49999993412261023, 0.16666520105546206, 0.041668394259156964, 0.00836878062222795, 0.001381446475211377)
 
 
-def exp_coefficients(dtype: dt.Dtype) -> tuple[float, ...]:
-    """Taylor series of e^r for |r| <= ln2/2: below 2^-26 at degree 7 (f32), 2^-55 at degree 13 (f64)."""
-    return tuple(1 / math.factorial(i) for i in range(8 if dtype == dt.f32 else 14))
+def exp_tail(dtype: dt.Dtype) -> tuple[float, ...]:
+    """The coefficients of (e^r - 1 - r) / r^2; f64 by the series to r^13, below 2^-55."""
+    return EXP_TAIL if dtype == dt.f32 else tuple(1 / math.factorial(i) for i in range(2, 14))
 
 
 def exp(m: Any, x: Any) -> Any:
     """e^x within 1 ulp: x = n ln2 + r, then 2^n times a polynomial in r; gradual underflow is kept."""
-    low, high = EXP_RANGE[x.dtype]
-    x = m.minimum(m.maximum(x, m.constant(x.dtype, low), keep_nan=True), m.constant(x.dtype, high), keep_nan=True)
-    n = m.round_even(m.multiply(x, m.constant(x.dtype, math.log2(math.e))))
+    x = limit(m, x, EXP_RANGE[x.dtype])
+    n, bits = nearest_integer(m, x, math.log2(math.e))
     big, small = (m.constant(x.dtype, -c) for c in LN2[x.dtype])
     r = m.multiply_add(n, small, m.multiply_add(n, big, x))
-    return times_power_of_two(m, horner(m, r, exp_coefficients(x.dtype)), n)
+    return times_power_of_two(m, exp_of_rest(m, r), bits)
 
 
 def exp2(m: Any, x: Any) -> Any:
     """2^x within 1 ulp, by exp of the fraction."""
-    low, high = (-151.0, 129.0) if x.dtype == dt.f32 else (-1076.0, 1025.0)
-    x = m.minimum(m.maximum(x, m.constant(x.dtype, low), keep_nan=True), m.constant(x.dtype, high), keep_nan=True)
-    n = m.round_even(x)
+    x = limit(m, x, EXP2_RANGE[x.dtype])
+    n, bits = nearest_integer(m, x, 1.0)
     r = m.multiply(m.subtract(x, n), m.constant(x.dtype, math.log(2)))
-    return times_power_of_two(m, horner(m, r, exp_coefficients(x.dtype)), n)
+    return times_power_of_two(m, exp_of_rest(m, r), bits)
+
+
+def exp_of_rest(m: Any, r: Any) -> Any:
+    """e^r for |r| <= ln2/2."""
+    tail = m.multiply_add(m.multiply(r, r), horner(m, r, exp_tail(r.dtype)), r)
+    return m.add(tail, m.constant(r.dtype, 1.0))
+
+
+def limit(m: Any, x: Any, bounds: tuple[float, float]) -> Any:
+    """x within bounds; NaN stays."""
+    low, high = (m.constant(x.dtype, b) for b in bounds)
+    return m.minimum(m.maximum(x, low, keep_nan=True), high, keep_nan=True)
+
+
+def nearest_integer(m: Any, x: Any, scale: float) -> tuple[Any, Any]:
+    """The integer nearest to scale * x, as a float and as an integer; of NaN any."""
+    rounder = m.constant(x.dtype, ROUNDER[x.dtype])
+    shifted = m.multiply_add(x, m.constant(x.dtype, scale), rounder)
+    kind = dt.i32 if x.dtype == dt.f32 else dt.i64
+    zero = struct.unpack("<i" if kind == dt.i32 else "<q", struct.pack("<f" if kind == dt.i32 else "<d", ROUNDER[x.dtype]))[0]
+    return m.subtract(shifted, rounder), m.subtract(m.bitcast(shifted, kind), m.constant(kind, zero))
 
 
 def times_power_of_two(m: Any, x: Any, n: Any) -> Any:
-    """x * 2^n for integral n within twice the exponent range, in two halves so that neither overflows early."""
-    half = m.floor(m.multiply(n, m.constant(n.dtype, 0.5)))
-    return m.multiply(m.multiply(x, power_of_two(m, half)), power_of_two(m, m.subtract(n, half)))
+    """x * 2^n for integers n within twice the exponent range, in two halves so that neither overflows early."""
+    half = m.shift_right(n, m.constant(n.dtype, 1))
+    first = m.multiply(x, power_of_two(m, half, x.dtype))
+    return m.multiply(first, power_of_two(m, m.subtract(n, half), x.dtype))
 
 
-def power_of_two(m: Any, n: Any) -> Any:
-    """2^n for integral n in the normal range, from the bits of the exponent. NaN gives a harmless number."""
-    bits, mantissa, bias = (dt.i32, 23, 127) if n.dtype == dt.f32 else (dt.i64, 52, 1023)
-    n = m.maximum(n, m.constant(n.dtype, -bias))
-    exponent = m.add(m.cast(n, bits), m.constant(bits, bias))
-    return m.bitcast(m.shift_left(exponent, m.constant(bits, mantissa)), n.dtype)
+def power_of_two(m: Any, n: Any, dtype: dt.Dtype) -> Any:
+    """2^n for an integer n in the normal range, from the bits of the exponent."""
+    mantissa, bias = (23, 127) if dtype == dt.f32 else (52, 1023)
+    exponent = m.shift_left(m.add(n, m.constant(n.dtype, bias)), m.constant(n.dtype, mantissa))
+    return m.bitcast(exponent, dtype)
 
 
 def log2(m: Any, x: Any) -> Any:

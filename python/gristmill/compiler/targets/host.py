@@ -83,10 +83,24 @@ class HostMachine(LlvmMachine):
         return polynomials.exp2(self, x)  # type: ignore[no-any-return]
 
     def float_extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:
+        """One instruction where an operand is a constant: x86 hands out the second operand if one is NaN."""
+        predicate = ">" if which == "max" else "<"
+        if x.text[0] != "%":
+            x, y = y, x
+        if y.text[0] != "%":
+            first, second = (y, x) if keep_nan else (x, y)
+            return self.select(self.compare(predicate, first, second), first, second)
         if not keep_nan:
             return self.intrinsic(f"{which}num", x, y)
-        better = self.select(self.compare(">" if which == "max" else "<", x, y), x, y)
+        better = self.select(self.compare(predicate, x, y), x, y)
         return self.select(self.compare("!=", x, x), x, better)
+
+    def fma(self, x: V, y: V, z: V) -> V:
+        """Without the instruction f32 goes through f64, which holds the product exactly."""
+        if self.target.level != "v2" or x.dtype != dt.f32:
+            return super().fma(x, y, z)
+        wide = [self.cast(v, dt.f64) for v in (x, y, z)]
+        return self.cast(self.add(self.multiply(*wide[:2]), wide[2]), dt.f32)
 
     def resize_float(self, x: V, dtype: Dtype) -> V:
         if x.dtype == dt.bf16 and dtype.bits >= 32:

@@ -49,7 +49,7 @@ ROWS = (
     _cuda("sm_120", 120, "", 87, 101376),
     _host("x86-64-v2", X86, "x86-64-v2", "", 8, "v2"),
     _host("x86-64-v3", X86, "x86-64-v3", "", 16, "v3"),
-    _host("x86-64-v4", X86, "x86-64-v4", "", 32, "v4"),
+    _host("x86-64-v4", X86, "x86-64-v4", "", 16, "v4"),
     _host("aarch64", "aarch64-unknown-linux-gnu", "generic", "", 8, "aarch64"),
 )
 TARGETS = {row.name: row for row in ROWS}

@@ -41,8 +41,7 @@ class HostMachine(LlvmMachine):
             self.grid = [self._grid(axis) for axis in range(3)]
         self.label = "programs"
         self.run(self.function.body, values)
-        vector = '"prefer-vector-width"="512" ' if self.target.level == "v4" else ""
-        head = f"define void @{self.function.name}(ptr %parameters, ptr %grid, i64 %begin, i64 %end) {vector}nounwind {{"
+        head = f"define void @{self.function.name}(ptr %parameters, ptr %grid, i64 %begin, i64 %end) nounwind {{"
         start = ["  %is_empty = icmp sge i64 %begin, %end", "  br i1 %is_empty, label %done, label %programs", "programs:"]
         start.append(f"  %program = phi i64 [ %begin, %entry ], [ %next, %{self.label} ]")
         stop = ["  %next = add nsw i64 %program, 1", "  %is_last = icmp sge i64 %next, %end"]

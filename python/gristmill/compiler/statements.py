@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 from gristmill.compiler.expressions import binary, decay, evaluate, truth
@@ -15,7 +16,7 @@ from gristmill.language import elementwise as ew
 from gristmill.language.iterate import constexpr
 from gristmill.language.iterate import range as tile_range
 from gristmill.language.iterate import static_range
-from gristmill.language.types import as_value, cast_to, constant, describe, is_number, promote_integers
+from gristmill.language.types import as_value, cast_to, constant, describe, is_number, literal_dtype, promote_integers
 
 
 class _Missing:
@@ -304,12 +305,16 @@ def _bounds(scope: Scope, iterator: Any) -> tuple[Value, Value, Value]:
     for tile in tiles:
         if not tile.type.is_scalar or not isinstance(tile.type.dtype, Dtype) or not tile.type.dtype.is_int:
             raise KernelError(f"a loop's bounds are scalar integers, got {tile.type}", fix="convert them, or use a scalar")
-    values = [as_value(x) for x in (lower, upper, step)]
-    dtype = tiles[0].type.dtype if tiles else values[0].type.dtype
-    for value in tiles[1:] or values[1:]:
-        dtype = promote_integers(dtype, value.type.dtype)  # type: ignore[arg-type]
+    dtype = reduce(promote_integers, map(_bound_dtype, (lower, upper, step)))
     typed = [constant(x, dtype) if is_number(x) else cast_to(x, dtype) for x in (lower, upper, step)]  # type: ignore[arg-type]
     return typed[0], typed[1], typed[2]
+
+
+def _bound_dtype(bound: Any) -> Dtype:
+    dtype = literal_dtype(bound) if is_number(bound) else as_value(bound, "a loop's bound").type.dtype
+    if not isinstance(dtype, Dtype) or not dtype.is_int:
+        raise KernelError(f"a loop's bounds are integers, got {describe(bound)}", fix="convert it first")
+    return dtype
 
 
 def _unrolled(scope: Scope, node: ast.For, iterator: Any) -> None:

@@ -183,6 +183,20 @@ def test_joined_entries_have_one_header_and_known_lines():
 
 
 @needs_ptxas
+def test_what_several_entries_define_alike_is_kept_once():
+    function = ".func (.param .b32 out) twice(\n.param .b32 x\n)\n{\n.reg .b32 %r<2>;\nret;\n}\n"
+    variable = ".global .align 4 .b8 table[8] = {1, 2, 3, 4, 5, 6, 7, 8};\n"
+    texts = []
+    for symbol in ("a", "b"):
+        header, entry = PTX.format(version="7.0", target="sm_80", symbol=symbol, body="").split(".visible")
+        texts.append(f"{header}{variable}{function}.visible{entry}".encode())
+    joined, starts = join_entries(texts)
+    assert (joined.count(b"twice"), joined.count(b"table")) == (1, 1)
+    assert joined.split(b"\n")[starts[1] - 1].startswith(b".visible .entry b(")
+    assert assemble(find_ptxas(), joined, "sm_80").startswith(b"\x7fELF")
+
+
+@needs_ptxas
 def test_joined_entries_assemble_for_every_planned_device():
     texts = [PTX.format(version="7.0", target="sm_80", symbol=s, body="").encode() for s in ("a", "b")]
     joined, _ = join_entries(texts)

@@ -6,7 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,14 +61,37 @@ def strip_comments(ptx: bytes) -> bytes:
 
 
 def join_entries(texts: Sequence[bytes]) -> tuple[bytes, list[int]]:
-    """Put the PTX of several entries under one header; also return the line, from 1, at which each begins."""
+    """Put the PTX of several entries under one header; also return the line, from 1, at which each begins.
+
+    Functions and variables that several of them define alike are kept once.
+    """
     version = max((_directive(text, rb"version") for text in texts), key=_version_key)
     header = [b".version " + version, b".target " + _directive(texts[0], rb"target"), b".address_size 64"]
     lines, starts = list(header), []
+    seen: set[bytes] = set()
     for text in texts:
         starts.append(len(lines) + 1)
-        lines += [line for line in text.split(b"\n") if line.strip() and not HEADER.match(line)]
+        for block in _blocks(text):
+            if block not in seen:
+                seen.add(block)
+                lines += block.split(b"\n")
     return b"\n".join(lines) + b"\n", starts
+
+
+def _blocks(ptx: bytes) -> Iterator[bytes]:
+    """The declarations and definitions of a module, without its header and blank lines."""
+    block: list[bytes] = []
+    depth = 0
+    for line in ptx.split(b"\n"):
+        if not line.strip() or HEADER.match(line):
+            continue
+        block.append(line)
+        depth += sum(line.count(c) for c in (b"{", b"(")) - sum(line.count(c) for c in (b"}", b")"))
+        if depth == 0 and line.rstrip().endswith((b";", b"}")):
+            yield b"\n".join(block)
+            block = []
+    if block:
+        yield b"\n".join(block)
 
 
 def _directive(ptx: bytes, name: bytes) -> bytes:

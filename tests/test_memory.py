@@ -205,7 +205,7 @@ REFUSED = {
     "tl.load(p, other=0.0)": "`other` without `mask`",
     "tl.load(p, mask=i)": "mask must be bools",
     "tl.exp(i)": "needs a floating tile",
-    "x ** 2": "not supported on tiles",
+    "x ** 2": "is not supported on tiles",
     "x[0]": "indexed only by",
     "p + x": "integer offset",
     "u + -1": "out of range for u32",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import operator
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gristmill.compiler.ir import Block, If, Pointer, Value
@@ -25,8 +26,25 @@ def evaluate(scope: Scope, node: ast.expr) -> Any:
     handler = _HANDLERS.get(type(node))
     with scope.at(node):
         if handler is None:
-            raise KernelError(f"{type(node).__name__} expressions are not supported in kernels", fix="write it another way")
+            what, fix = _INSTEAD.get(type(node).__name__, (type(node).__name__, "write it another way"))
+            raise KernelError(f"{what} is not supported in kernels", fix=fix)
         return handler(scope, node)
+
+
+_INSTEAD = {
+    "Lambda": ("`lambda`", "write a helper function beside the kernel"),
+    "ListComp": ("a comprehension", "write a loop over `tl.static_range`"),
+    "GeneratorExp": ("a comprehension", "write a loop over `tl.static_range`"),
+    "SetComp": ("a comprehension", "write a loop over `tl.static_range`"),
+    "DictComp": ("a comprehension", "write a loop over `tl.static_range`"),
+    "Dict": ("a dictionary", "use names or a tuple"),
+    "Set": ("a set", "use a tuple"),
+    "NamedExpr": ("`:=`", "assign in a statement of its own"),
+    "Yield": ("`yield`", "store the result to a pointer"),
+    "YieldFrom": ("`yield`", "store the result to a pointer"),
+    "Await": ("`await`", "leave it out"),
+    "Starred": ("`*` outside a call", "write the items one by one"),
+}
 
 
 def truth(scope: Scope, node: ast.expr) -> Any:
@@ -83,6 +101,9 @@ COMPARE: dict[type, tuple[OpRow, Callable[[Any, Any], Any]]] = {
 }
 
 
+_SIGNS: dict[type, str] = {ast.Pow: "**", ast.MatMult: "@"}
+
+
 def _compile_time(scope: Scope, function: Callable[..., Any], *operands: Any) -> Any:
     try:
         return function(*operands)
@@ -101,11 +122,11 @@ def binary(scope: Scope, kind: type, left: Any, right: Any) -> Any:
     if not isinstance(left, Value) and not isinstance(right, Value):
         python = operator.pow if kind is ast.Pow else BINARY[kind][1] if kind in BINARY else None
         if python is None:
-            raise KernelError(f"operator {kind.__name__} is not supported", fix="write it with others")
+            raise KernelError(f"`{_SIGNS[kind]}` is not supported", fix="write it with other operators")
         return _compile_time(scope, python, left, right)
     if kind not in BINARY:
-        fix = "multiply instead, or use `tl.exp2(tl.log2(x) * y)`" if kind is ast.Pow else "use `tl.sum(a * b)`"
-        raise KernelError(f"operator {kind.__name__} is not supported on tiles", fix=fix)
+        fix = "multiply instead, or use `tl.exp2(tl.log2(x) * y)`" if kind is ast.Pow else "multiply and use `tl.sum`"
+        raise KernelError(f"`{_SIGNS[kind]}` is not supported on tiles", fix=fix)
     return BINARY[kind][0](left, right)
 
 
@@ -142,6 +163,8 @@ def _compare_pair(scope: Scope, kind: ast.cmpop, left: Any, right: Any) -> Any:
     if isinstance(kind, (ast.Is, ast.IsNot)):
         return (left is right) == isinstance(kind, ast.Is)
     if isinstance(kind, (ast.In, ast.NotIn)):
+        if isinstance(right, Value) or isinstance(left, Value):
+            raise KernelError("`in` has no meaning for tiles", fix="compare, as in `tl.max((x == y).to(tl.int32))`")
         return _compile_time(scope, lambda a, b: (a in b) == isinstance(kind, ast.In), left, right)
     row, python = COMPARE[type(kind)]
     if isinstance(left, Value) or isinstance(right, Value):
@@ -237,9 +260,14 @@ def _attribute(scope: Scope, node: ast.Attribute) -> Any:
     try:
         return _unwrap(getattr(base, node.attr))
     except AttributeError:
-        name = getattr(base, "__name__", type(base).__name__)
-        fix = "see `gristmill.language` for what there is" if name == "gristmill.language" else "check the spelling"
-        raise KernelError(f"`{name.rpartition('.')[2]}` has no `{node.attr}`", fix=fix) from None
+        spelled = ast.unparse(node.value)
+        fix = _closest(node.attr, dir(base), f"{spelled}.") or f"see `{getattr(base, '__name__', spelled)}` for what it has"
+        raise KernelError(f"`{spelled}` has no `{node.attr}`", fix=fix) from None
+
+
+def _closest(name: str, names: Iterable[str], before: str) -> str | None:
+    close = difflib.get_close_matches(name, names, 1)
+    return f"did you mean `{before}{close[0]}`?" if close else None
 
 
 def _tile_attribute(base: Value, name: str) -> Any:
@@ -248,7 +276,8 @@ def _tile_attribute(base: Value, name: str) -> Any:
     name = ALIASES.get(name, name)
     row = ROWS.get(name) or COMPOSITES.get(name)
     if row is None:
-        raise KernelError(f"tiles have no `{name}`", fix="see `gristmill.language` for what there is")
+        fix = _closest(name, [*ROWS, *COMPOSITES, *PROPERTIES, *ALIASES], ".") or "see `gristmill.language` for what there is"
+        raise KernelError(f"tiles have no `{name}`", fix=fix)
     return BoundRow(row, base)
 
 
@@ -265,13 +294,21 @@ def _call(scope: Scope, node: ast.Call) -> Any:
     arguments: list[Any] = []
     for a in node.args:
         if isinstance(a, ast.Starred):
-            arguments.extend(evaluate(scope, a.value))
+            arguments.extend(_spread(scope, a))
         else:
             arguments.append(evaluate(scope, a))
     if any(k.arg is None for k in node.keywords):
         raise KernelError("`**` arguments are not supported in kernels", fix="name them")
     named = {str(k.arg): evaluate(scope, k.value) for k in node.keywords}
     return call(scope, callee, arguments, named)
+
+
+def _spread(scope: Scope, node: ast.Starred) -> Any:
+    items = evaluate(scope, node.value)
+    if isinstance(items, (tuple, list)):
+        return items
+    with scope.at(node):
+        raise KernelError(f"`*` needs a tuple, got {describe(items)}", fix="pass the arguments one by one")
 
 
 def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -284,7 +321,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         return scope.inline(scope, callee.function, arguments, named)
     has_tiles = any(isinstance(x, Value) for x in (*arguments, *named.values()))
     if callee in BUILTINS:
-        return BUILTINS[callee](*arguments, **named)
+        return _compile_time(scope, lambda *a: BUILTINS[callee](*a, **named), *arguments)
     function = getattr(callee, "function", callee)
     if isinstance(function, types.FunctionType) and getattr(function, "__module__", "") == "gristmill.symbolic":
         return _symbolic(scope, function, arguments, named, has_tiles)
@@ -317,7 +354,9 @@ def _fold(row: OpRow, python: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _length(x: Any) -> int:
-    return x.type.shape[0] if isinstance(x, Value) and x.type.shape else len(x)
+    if isinstance(x, Value) and x.type.is_scalar:
+        raise KernelError(f"len(): needs a block, got {x.type}", fix="use the number of elements itself")
+    return x.type.shape[0] if isinstance(x, Value) else len(x)
 
 
 def _convert(dtype_name: str, python: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,9 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     with building(builder):
         returned = execute_function(scope, scope.source.tree.body)
     if returned is not None:
-        raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=scope.source.position(scope.source.tree))
+        place = next(n for n in ast.walk(scope.source.tree) if isinstance(n, ast.Return) and n.value)
+        position = scope.source.position(place)
+        raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}

@@ -60,11 +60,17 @@ class OpRow:
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.infer)
 
+    @property
+    def plain_signature(self) -> inspect.Signature:
+        """The signature as an author calls it, without annotations."""
+        parameters = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+        return inspect.Signature(parameters)
+
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         try:
             bound = self.signature.bind(*arguments, **named)
         except TypeError as error:
-            raise KernelError(f"{self.name}(): {error}", fix=f"call it as `{self.name}{self.signature}`") from None
+            raise KernelError(f"{self.name}(): {error}", fix=f"call it as `{self.name}{self.plain_signature}`") from None
         return self.infer(*bound.args, **bound.kwargs)
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:

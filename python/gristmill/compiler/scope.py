@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from gristmill.compiler.op import Builder
 from gristmill.errors import KernelError, Position
@@ -38,21 +39,21 @@ class Source:
         return Position(self.file, self.first_line + line - 1, column + shift, end + shift, " " * self.indent + text)
 
 
-_sources: dict[Any, Source] = {}
+_sources: WeakKeyDictionary[Callable[..., Any], Source] = WeakKeyDictionary()  # code objects are equal across files
 
 
 def source_of(function: Callable[..., Any]) -> Source:
     """Parse a function's source; the file is given relative to the working directory where it lies below it."""
     code = function.__code__
-    if code not in _sources:
+    if function not in _sources:
         lines, first = inspect.getsourcelines(function)
         dedented = textwrap.dedent("".join(lines))
         tree = ast.parse(dedented).body[0]
         if not isinstance(tree, ast.FunctionDef):
             raise KernelError(f"`{function.__name__}` is not a function with a body of its own", fix="use `def`")
         indent = len(lines[0]) - len(lines[0].lstrip())
-        _sources[code] = Source(_relative(code.co_filename), first, indent, tuple(dedented.splitlines()), tree)
-    return _sources[code]
+        _sources[function] = Source(_relative(code.co_filename), first, indent, tuple(dedented.splitlines()), tree)
+    return _sources[function]
 
 
 def _relative(file: str) -> str:

@@ -17,6 +17,7 @@ from gristmill.language.iterate import constexpr
 from gristmill.language.iterate import range as tile_range
 from gristmill.language.iterate import static_range
 from gristmill.language.types import as_value, cast_to, constant, describe, is_number, literal_dtype, promote_integers
+from gristmill.language.types import spell
 
 
 class _Missing:
@@ -134,14 +135,20 @@ def _bind(scope: Scope, target: ast.expr, value: Any) -> None:
         _bind_all(scope, target.elts, value)
     else:
         with scope.at(target):
-            what = "elements of tiles" if isinstance(target, ast.Subscript) else "attributes"
-            raise KernelError(f"{what} cannot be assigned", fix="make a new tile, as with `tl.where`, or store to a pointer")
+            raise _not_assignable(target)
+
+
+def _not_assignable(target: ast.expr) -> KernelError:
+    if isinstance(target, ast.Starred):
+        return KernelError("`*` cannot gather values", fix="give one name to each value")
+    what = "elements of tiles" if isinstance(target, ast.Subscript) else "attributes"
+    return KernelError(f"{what} cannot be assigned", fix="make a new tile, as with `tl.where`, or store to a pointer")
 
 
 def _bind_all(scope: Scope, targets: list[ast.expr], value: Any) -> None:
     if not isinstance(value, tuple) or len(value) != len(targets):
         count = len(value) if isinstance(value, tuple) else 1
-        raise KernelError(f"{len(targets)} names for {count} values", fix="give one name to each value")
+        raise KernelError(f"{len(targets)} names for {count} value{'s' * (count != 1)}", fix="give one name to each value")
     for target, item in zip(targets, value, strict=True):
         _bind(scope, target, item)
 
@@ -246,8 +253,10 @@ def as_type(value: Any) -> Tile:
 
 
 def _start(new: Value) -> str:
-    dtype = f"tl.{getattr(new.type.dtype, 'kind', 'float')}{new.type.dtype.bits}"
-    return f"tl.full((), ..., {dtype})" if new.type.is_scalar else f"tl.zeros({list(new.type.shape)}, {dtype})"
+    if not isinstance(new.type.dtype, Dtype):
+        return "..."
+    dtype = spell(new.type.dtype)
+    return f"tl.full((), 0, {dtype})" if new.type.is_scalar else f"tl.zeros({new.type.shape}, {dtype})"
 
 
 def _for(scope: Scope, node: ast.For) -> None:
@@ -290,9 +299,12 @@ def _iterator(scope: Scope, node: ast.expr) -> Any:
         return evaluate(scope, node)
     arguments = [evaluate(scope, a) for a in node.args]
     named = {str(k.arg): evaluate(scope, k.value) for k in node.keywords}
-    if callee is range:
-        return tile_range(*arguments)
-    return callee(*arguments, **named)
+    kind = tile_range if callee is range else callee
+    try:
+        return kind(*arguments, **named)
+    except TypeError:
+        fix = f"call it as `{callee.__name__}(start, stop, step)`"
+        raise KernelError(f"`{ast.unparse(node)}` has other arguments than a loop takes", fix=fix) from None
 
 
 def _bounds(scope: Scope, iterator: Any) -> tuple[Value, Value, Value]:

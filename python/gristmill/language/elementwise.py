@@ -232,7 +232,9 @@ def _(m: Any, x: Any) -> Any:
 @op("arithmetic")
 def abs_(x: Any) -> Value:
     """The absolute value; of the lowest integer, itself."""
-    x = as_value(x)
+    x = as_value(x, "abs()")
+    if x.type.is_pointer:
+        raise KernelError(f"abs(): needs numbers, got {x.type}", fix="load the elements first")
     return x if x.type.dtype.kind in ("uint", "bool") else emit("abs", x.type, x)
 
 

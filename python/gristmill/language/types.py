@@ -20,6 +20,14 @@ def is_number(x: object) -> bool:
     return isinstance(x, (bool, int, float))
 
 
+_SPELLINGS = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "f64": "float64", "bool": "int1"}
+
+
+def spell(dtype: Dtype) -> str:
+    """Return a dtype as a kernel's author writes it: `tl.int32`."""
+    return "tl." + _SPELLINGS.get(dtype.name, f"{dtype.kind}{dtype.bits}")
+
+
 def literal_dtype(number: bool | int | float) -> Dtype:
     """Return the dtype that a literal has by itself (bool, i32 or the first wider one that holds it, f32 or f64)."""
     if isinstance(number, bool):
@@ -79,7 +87,7 @@ def _to_dtype(x: Any, dtype: Dtype, what: str) -> Value:
     if not is_number(x):
         return cast_to(as_value(x, what), dtype)
     if isinstance(x, int) and not isinstance(x, bool) and dtype.is_int and not fits_dtype(x, dtype):
-        fix = f"cast the tile to a wider dtype first, as in `x.to(tl.{literal_dtype(x).name})`"
+        fix = f"cast the tile to a wider dtype first, as in `x.to({spell(literal_dtype(x))})`"
         raise KernelError(f"{what}: {x} is out of range for {dtype}", fix=fix)
     return constant(x, dtype)
 
@@ -114,7 +122,7 @@ def _promote(a: Dtype, b: Dtype, is_division: bool, what: str) -> Dtype:
     if a.is_float or b.is_float:
         return _promote_floats(a, b)
     if is_division and a.is_signed != b.is_signed and dt.bool_ not in (a, b):
-        raise KernelError(f"{what}: {a} and {b} differ in signedness", fix=f"cast one of them, as in `x.to(tl.{a.name})`")
+        raise KernelError(f"{what}: {a} and {b} differ in signedness", fix=f"cast one of them, as in `x.to({spell(a)})`")
     return promote_integers(a, b)
 
 

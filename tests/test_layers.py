@@ -96,7 +96,7 @@ def source_files() -> list[Path]:
     root = PACKAGE.parent.parent
     folders = [PACKAGE, *(root / name for name in ("csrc", "kernels", "tests", "tools") if (root / "csrc").exists())]
     found = {path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".cpp", ".hpp")}
-    return sorted(path for path in found if "__pycache__" not in path.parts)
+    return sorted(path for path in found if not {"__pycache__", "data"} & set(path.parts))
 
 
 def test_files_are_short():

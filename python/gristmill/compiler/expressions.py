@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import math
 import operator
 import types
 from collections.abc import Callable, Iterable
@@ -78,13 +79,24 @@ def _unwrap(found: Any) -> Any:
     return found.value if type(found).__name__ == "constexpr" and hasattr(found, "value") else found
 
 
+def _quotient(a: Any, b: Any) -> Any:
+    """Fold `//` as it is computed at run time: integers are truncated towards zero."""
+    quotient = a // b
+    return quotient + 1 if isinstance(quotient, int) and quotient < 0 and quotient * b != a else quotient
+
+
+def _remainder(a: Any, b: Any) -> Any:
+    """Fold `%` as it is computed at run time: with the sign of the dividend."""
+    return math.fmod(a, b) if isinstance(a, float) or isinstance(b, float) else a - b * _quotient(a, b)
+
+
 BINARY: dict[type, tuple[OpRow, Callable[[Any, Any], Any]]] = {
     ast.Add: (ew.add, operator.add),
     ast.Sub: (ew.sub, operator.sub),
     ast.Mult: (ew.mul, operator.mul),
     ast.Div: (ew.truediv, operator.truediv),
-    ast.FloorDiv: (ew.floordiv, operator.floordiv),
-    ast.Mod: (ew.mod, operator.mod),
+    ast.FloorDiv: (ew.floordiv, _quotient),
+    ast.Mod: (ew.mod, _remainder),
     ast.BitAnd: (ew.and_, operator.and_),
     ast.BitOr: (ew.or_, operator.or_),
     ast.BitXor: (ew.xor, operator.xor),
@@ -255,13 +267,14 @@ class ElementOf:
 
 def _attribute(scope: Scope, node: ast.Attribute) -> Any:
     base = evaluate(scope, node.value)
-    if isinstance(base, Value):
+    if isinstance(base, Value) or (is_number(base) and node.attr == "to"):
         return _tile_attribute(base, node.attr)
     try:
         return _unwrap(getattr(base, node.attr))
     except AttributeError:
         spelled = ast.unparse(node.value)
-        fix = _closest(node.attr, dir(base), f"{spelled}.") or f"see `{getattr(base, '__name__', spelled)}` for what it has"
+        where = f"see `{getattr(base, '__name__', spelled)}` for what it has"
+        fix = _closest(node.attr, dir(base), f"{spelled}.") or where
         raise KernelError(f"`{spelled}` has no `{node.attr}`", fix=fix) from None
 
 
@@ -270,21 +283,22 @@ def _closest(name: str, names: Iterable[str], before: str) -> str | None:
     return f"did you mean `{before}{close[0]}`?" if close else None
 
 
-def _tile_attribute(base: Value, name: str) -> Any:
+def _tile_attribute(base: Any, name: str) -> Any:
     if name in PROPERTIES:
         return PROPERTIES[name](base)
     name = ALIASES.get(name, name)
     row = ROWS.get(name) or COMPOSITES.get(name)
     if row is None:
-        fix = _closest(name, [*ROWS, *COMPOSITES, *PROPERTIES, *ALIASES], ".") or "see `gristmill.language` for what there is"
+        fix = _closest(name, [*ROWS, *COMPOSITES, *PROPERTIES, *ALIASES], ".")
+        fix = fix or "see `gristmill.language` for what there is"
         raise KernelError(f"tiles have no `{name}`", fix=fix)
     return BoundRow(row, base)
 
 
 class BoundRow:
-    """An op called as a method: `x.to(dtype)`."""
+    """An op called as a method of a tile or number: `x.to(dtype)`."""
 
-    def __init__(self, row: OpRow | Composite, first: Value):
+    def __init__(self, row: OpRow | Composite, first: Any):
         self.row = row
         self.first = first
 

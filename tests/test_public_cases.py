@@ -1,0 +1,369 @@
+"""Public bug reports about kernels: what went wrong elsewhere is right here, wherever the feature exists."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill import dtypes as dt
+from gristmill.errors import GristmillError
+from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
+
+
+def load_cases() -> ModuleType:
+    file = Path(__file__).parent / "data" / "public_cases.py"
+    spec = importlib.util.spec_from_file_location("public_cases", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+PUBLIC = load_cases()
+CASES = {case["id"]: case for case in PUBLIC.CASES}
+RUNNERS: dict[str, Callable[[Run, dict[str, Any]], dict[str, Any]]] = {}
+
+LANGUAGE = {
+    "R07": "argmax", "R13": "sort", "R15": "sort", "R42": "float8 casts", "R44": "make_block_ptr", "R72": "cumsum",
+    "R75": "cumsum", "R80": "associative_scan", "R82": "associative_scan", "R105": "atomic_add", "R107": "atomic_add",
+    "R109": "rand",
+}  # fmt: skip
+KERNELS = {
+    "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
+    "R25": "softplus", "R33": "bce_with_logits", "R34": "bce_with_logits", "R36": "kl_div", "R62": "rms_norm_backward",
+    "R66": "matmul", "R68": "matmul", "R70": "matmul", "R84": "cross_entropy", "R86": "adam", "R88": "adam",
+    "R90": "batch_norm", "R92": "max_pool1d", "R94": "reflection_pad", "R96": "embedding", "R98": "rope",
+    "R99": "layer_norm_backward", "R101": "attention", "R103": "attention",
+}  # fmt: skip
+ELSEWHERE = {
+    "R64": "the launcher's checks", "R77": "a device with 8 GiB", "R125": "the launcher's checks", "R127": "streams",
+    "R129": "stream capture", "R133": "threads", "R135": "the build", "R137": "the build", "R139": "the build",
+    "R141": "the installed wheel", "R143": "the installed wheel", "R145": "the installed wheel",
+}  # fmt: skip
+
+
+def runs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        RUNNERS[name] = function
+        return function
+
+    return register
+
+
+@on_each_machine
+@pytest.mark.parametrize("name", CASES)
+def test_public_case(run, name):
+    case = CASES[name]
+    if name not in RUNNERS:
+        missing = {**LANGUAGE, **KERNELS, **ELSEWHERE}[name]
+        pytest.skip(f"needs {missing}: {case['feature']}")
+    inputs = case["make"]()
+    assert PUBLIC.compare(case, RUNNERS[name](run, inputs), inputs) == []
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case["naive"]])
+def test_case_tells_right_from_wrong(name):
+    case = CASES[name]
+    with np.errstate(all="ignore"):
+        assert PUBLIC.compare(case, case["naive"](case["make"]()))
+        assert not case["good"] or PUBLIC.compare(case, case["good"](case["make"]())) == []
+
+
+# ---- kernels of the repository -------------------------------------------------------------------------------------
+
+
+def call(run: Run, name: str, *arrays: np.ndarray, **named: Any) -> np.ndarray:
+    """Call a kernel whose output has the shape of its first array."""
+    out = np.full_like(np.ascontiguousarray(arrays[0]), 77)
+    inputs = arrays[:3] if "norm" in name else arrays
+    run(shipped_kernels()[name], None, *inputs, out, **named)
+    return out
+
+
+def layer_norm(run: Run, x: np.ndarray, eps: float, bias: float = 0.0) -> np.ndarray:
+    columns = x.shape[-1]
+    return call(run, "layer_norm_forward", x, np.ones(columns, x.dtype), np.full(columns, bias, x.dtype), eps=eps)
+
+
+@runs("R17")
+def layer_norm_far_from_zero(run, d):
+    return {"y": layer_norm(run, d["x"], d["eps"])}
+
+
+@runs("R21")
+def rms_norm_of_halves(run, d):
+    return {"y": call(run, "rms_norm_forward", d["x"], np.ones(2048, np.float16), eps=d["eps"])}
+
+
+@runs("R23")
+def sum_of_halves(run, d):
+    out = np.zeros(1, np.float16)
+    run(shipped_kernels()["row_sum"], None, d["x"], out)
+    return {"s": out[0]}
+
+
+@runs("R27")
+def gelu_tail(run, d):
+    return {"y": call(run, "gelu_forward", d["x"])}
+
+
+@runs("R29")
+def gelu_of_halves(run, d):
+    return {"y": call(run, "gelu_forward", d["x"]), "dx": call(run, "gelu_backward", d["dy"], d["x"])}
+
+
+@runs("R31")
+def sigmoid_and_silu_gradients(run, d):
+    ones, s = np.ones_like(d["x"]), call(run, "sigmoid_forward", d["x"])
+    return {"dsigmoid": call(run, "sigmoid_backward", ones, s), "dsilu": call(run, "silu_backward", ones, d["x"])}
+
+
+@runs("R56")
+def add_of_reversed_views(run, d):
+    """Views that are not contiguous are refused; copies are added."""
+    with pytest.raises(GristmillError, match="contiguous"):
+        call(run, "vector_add", d["a"], d["b"])
+    a, b, t = (np.ascontiguousarray(d[name]) for name in "abt")
+    return {"ab": call(run, "vector_add", a, b), "tt": call(run, "vector_add", t, t)}
+
+
+@runs("R58")
+def add_of_views_inside_a_buffer(run, d):
+    call(run, "vector_add", np.zeros(1000, np.float32), np.zeros(1000, np.float32))
+    return {"x2": call(run, "vector_add", d["x"], d["x"]), "h2": call(run, "vector_add", d["h"], d["h"])}
+
+
+@runs("R74")
+def layer_norm_of_wide_rows(run, d):
+    return {name: layer_norm(run, x, d["eps"], d["bias"]) for name, x in (("y", d["x"]), ("y1", d["one"]))}
+
+
+# ---- the language --------------------------------------------------------------------------------------------------
+
+
+def padded(values: Any, dtype: Any = None) -> np.ndarray:
+    """Return the values followed by ones up to a power of two."""
+    values = np.asarray(values, dtype)
+    size = 1 << (len(values) - 1).bit_length()
+    return np.concatenate([values, np.ones(size - len(values), values.dtype)])
+
+
+@runs("R11")
+def minus(run, d):
+    return {"y": compute(run, "-x", x=d["x"])}
+
+
+@runs("R38")
+def exp2_of_denormals(run, d):
+    return {"y": compute(run, "tl.exp2(x)", x=padded(d["x"]))[:6]}
+
+
+@runs("R40")
+def cast_to_bf16(run, d):
+    got = compute(run, "x.to(tl.bfloat16)", dt.bf16, x=padded(d["x"]))
+    assert got.dtype == bfloat16
+    return {"y_bf16": got.view(np.uint16)[:13]}
+
+
+@runs("R46")
+def division_folded_and_at_run_time(run, d):
+    found = {}
+    for key, sign in (("q", "//"), ("r", "%")):
+        pairs = list(zip(d["a"], d["b"], strict=True))
+        found[f"{key}_folded"] = [compute(run, "v", dt.i32, body=f"v = {a} {sign} {b}")[0] for a, b in pairs]
+        found[f"{key}_runtime"] = compute(run, f"a {sign} b", a=padded(d["a"], np.int32), b=padded(d["b"], np.int32))
+    return {key: np.array(value) for key, value in found.items()}
+
+
+@runs("R48")
+def floor_division(run, d):
+    body = "q = x // y\nr = x % y"
+    expression = "tl.where((r != 0) & ((r < 0) != (y < 0)), q - 1, q)"
+    return {"q": compute(run, expression, body=body, x=d["x"], y=d["y"])}
+
+
+@runs("R50")
+def right_shift(run, d):
+    return {key: compute(run, f"x >> {d['shift']}", x=padded(d[key]))[:3] for key in "abcs"}
+
+
+@runs("R52")
+def bools(run, d):
+    source = """
+    @gm.kernel(grid=1)
+    def k(b: gm.ptr[gm.bool_], found: gm.ptr[gm.i32], inverted: gm.ptr[gm.bool_], n: gm.size["b"]):
+        is_any = tl.zeros((64,), tl.int1)
+        count = 0
+        for start in range(0, n, 64):
+            i = start + tl.arange(0, 64)
+            v = tl.load(b + i, mask=i < n)
+            is_any |= v
+            count += tl.sum(v.to(tl.int32))
+            tl.store(inverted + i, ~v, mask=i < n)
+        tl.store(found, tl.max(is_any.to(tl.int32)))
+        tl.store(found + 1, count)
+    """
+    found, inverted = np.zeros(2, np.int32), np.zeros(300, np.bool_)
+    run(kernel_of(source), None, d["b"], found, inverted)
+    is_positive = compute(run, "(x >= 0).to(tl.int32)", x=padded(d["x"]))[:7]
+    return {"any": found[0], "count": found[1], "invert": inverted.view(np.uint8), "ge": is_positive}
+
+
+@runs("R54")
+def large_literals(run, d):
+    difference = compute(run, "(3000000000 - (-1500000000)).to(tl.int64) + tl.zeros((1,), tl.int64)", dt.i64)
+    sums = [compute(run, f"x + {literal}", x=padded(d["x"]))[:3] for literal in d["literals"]]
+    return {"diff": difference[0], "sums": np.stack(sums, axis=1)}
+
+
+@runs("R60")
+def sum_of_strided_rows(run, d):
+    source = """
+    @gm.kernel(grid=lambda m: m)
+    def k(x: gm.ptr[gm.f32, "1"], s: gm.ptr[gm.f32, "m"], m: gm.shape["x", 0], n: gm.shape["x", 1],
+          step: gm.stride["x", 0]):
+        row = tl.program_id(0)
+        i = tl.arange(0, 8)
+        tl.store(s + row, tl.sum(tl.load(x + row * step + i, mask=i < n)))
+    """
+    s = np.zeros(6, np.float32)
+    run(kernel_of(source), None, d["x"], s)
+    return {"s": s}
+
+
+@runs("R79")
+def offset_of_a_batch_item(run, d):
+    source = """
+    @gm.kernel(grid=lambda n: n)
+    def k(pid: gm.ptr[gm.i32], offset: gm.ptr[gm.i64], stride: gm.i64, n: gm.size["pid"]):
+        i = tl.program_id(0)
+        tl.store(offset + i, tl.load(pid + i) * stride)
+    """
+    offset = np.zeros(len(d["pid"]), np.int64)
+    run(kernel_of(source), None, d["pid"].astype(np.int32), offset, d["stride"])
+    return {"offset": offset}
+
+
+@runs("R111")
+def conditional_expression(run, d):
+    source = """
+    @gm.kernel(grid=lambda n: n)
+    def k(c: gm.ptr[gm.i32], a: gm.ptr[gm.f32], b: gm.ptr[gm.f32], y: gm.ptr[gm.f32], n: gm.size["c"]):
+        i = tl.program_id(0)
+        tl.store(y + i, tl.load(a + i) if tl.load(c + i) != 0 else tl.load(b + i))
+    """
+    y = np.zeros(5, np.float32)
+    run(kernel_of(source), None, d["c"], d["a"], d["b"], y)
+    return {"y": y}
+
+
+@runs("R113")
+def dead_return_of_another_type(run, d):
+    head = """
+    def helper(v, IS_DOUBLED: tl.constexpr):
+        if IS_DOUBLED:
+            return v * 2
+        return tl.sum(v)
+    """
+    on = compute(run, "helper(x, True)", head=head, x=d["x"])
+    return {"on": on, "off": compute(run, "helper(x, False)", head=head, size=1, x=d["x"])[0]}
+
+
+@runs("R115")
+def assignment_to_the_loop_index(run, d):
+    body = """
+    s = tl.full((), 0, tl.float64)
+    for i in range(0, 12, 3):
+        i = i + 2
+        s += tl.load(x_ + i)
+    """
+    return {"s": compute(run, "s", body=body, size=1, x=d["x"])[0]}
+
+
+@runs("R117")
+def functions_of_constants(run, d):
+    return {
+        name: np.array([compute(run, f"tl.{name}({float(c)})", dt.f32)[0] for c in d["c"]]) for name in ("sqrt", "exp")
+    }
+
+
+@runs("R119")
+def helpers_of_one_name(run, d):
+    head = """
+    def max(x, dim):
+        return tl.max(x, dim, keep_dims=True)
+    """
+    flat = d["x"].ravel()
+    m = compute(run, "max(x.reshape(8, 32), 1).reshape(8)", head=head, size=8, x=flat).reshape(8, 1)
+    helper = "def helper(v):\n    return v + {}"
+    a, b = (compute(run, "helper(x)", head=helper.format(k), x=flat).reshape(8, 32) for k in (1, 2))
+    return {"m": m, "a": a, "b": b}
+
+
+@runs("R121")
+def scalars_of_any_type(run, d):
+    source = """
+    @gm.kernel(grid=1)
+    def k(x: gm.ptr[gm.f32], y: gm.ptr[gm.f32], factor: gm.f32, n: gm.size["x"]):
+        i = tl.arange(0, 8)
+        tl.store(y + i, tl.load(x + i, mask=i < n) * factor, mask=i < n)
+    """
+    rows = np.zeros((4, 5), np.float32)
+    for row, scalar in zip(rows, d["scalars"], strict=True):
+        run(kernel_of(source), None, d["x"], row, scalar)
+    return {"y": rows}
+
+
+@runs("R123")
+def integers_of_any_size(run, d):
+    source = """
+    @gm.kernel(grid=1)
+    def k(y: gm.ptr[gm.i64], value: gm.i64):
+        tl.store(y, value)
+    """
+    found = np.zeros(len(d["values"]), np.int64)
+    for i, value in enumerate(d["values"]):
+        run(kernel_of(source), None, found[i : i + 1], value)
+    return {"y": found}
+
+
+@runs("R131")
+def update_in_place(run, d):
+    source = """
+    @gm.kernel(BLOCK=[256, 512], grid=lambda n, BLOCK: gm.cdiv(n, BLOCK))
+    def k(x: gm.ptr[gm.f32], n: gm.size["x"], BLOCK: gm.constexpr):
+        i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+        tl.store(x + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+    """
+    x = d["x"].copy()
+    run(kernel_of(source), None, x)
+    return {"x": x}
+
+
+@runs("R147")
+def constant_of_the_module(run, d):
+    for factor in (d["before"], d["after"]):
+        y = compute(run, "x * FACTOR", head=f"FACTOR = tl.constexpr({factor})", x=d["x"])
+    return {"y": y}
+
+
+def test_every_case_is_run_or_says_what_it_needs():
+    parts = (RUNNERS, LANGUAGE, KERNELS, ELSEWHERE)
+    assert sorted(name for part in parts for name in part) == sorted(CASES)
+
+
+@pytest.mark.parametrize("name", LANGUAGE)
+def test_skipped_case_needs_an_op_that_is_not_there(name):
+    import gristmill.language as tl
+
+    assert LANGUAGE[name] == "float8 casts" or not hasattr(tl, LANGUAGE[name])
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_skipped_case_needs_a_kernel_that_is_not_there(name):
+    assert not any(kernel.startswith(KERNELS[name]) for kernel in shipped_kernels())

@@ -106,6 +106,10 @@ class Machine(ABC):
     def exp2(self, x: V) -> V:
         """f32: within 2 ulp."""
 
+    def outline(self, name: str, function: Callable[..., V], *operands: V) -> V:
+        """Call `function(machine, *operands)`, as a function of its own where code would grow too much inline."""
+        return function(self, *operands)
+
     @abstractmethod
     def bit_and(self, x: V, y: V) -> V: ...
 

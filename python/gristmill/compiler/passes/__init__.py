@@ -12,7 +12,9 @@ Pass = Callable[[Function], None]
 PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     # First: later passes look at masks and addresses, which should stand once.
     ("simplify", simplify.run, ("cuda", "host")),
-    # Before access widths: the copies without masks have wider ones.
+    # Tail versioning needs to know what masks cost; on the host they always cost.
+    ("access", access.run, ("cuda",)),
+    # Before the final access widths: the copies without masks have wider ones.
     ("tail", tail.run, ("cuda", "host")),
     # Before layouts, which take the vector width from it.
     ("access", access.run, ("cuda", "host")),

@@ -12,24 +12,25 @@ Known = dict[Value, Facts]
 
 def run(function: Function) -> None:
     """Set attributes of every memory op: `width`, the elements side by side that one access may take with all its
-    promises, and `contiguous`, those whose addresses follow each other, aligned or not."""
+    promises, `unmasked`, those that it could take without its mask, and `contiguous`, those whose addresses follow
+    each other, aligned or not."""
     known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in function.facts.items()}
     _block(function.body, known)
     for statement in walk(function.body):
         if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
-            statement.attributes["width"] = _width(statement, known)
-            statement.attributes["contiguous"] = known.get(statement.operands[0], Facts()).contiguity
+            statement.attributes |= _widths(statement, known)
 
 
-def _width(op: Op, known: Known) -> int:
+def _widths(op: Op, known: Known) -> dict[str, int]:
     pointer, *others = op.operands
     assert isinstance(pointer.type.dtype, Pointer)
     size = pointer.type.dtype.element.itemsize
     facts = known.get(pointer, Facts())
-    width = min(facts.contiguity, max(1, facts.divisibility // size), max(1, MAX_ACCESS_BYTES // size))
+    unmasked = min(facts.contiguity, max(1, facts.divisibility // size), max(1, MAX_ACCESS_BYTES // size))
+    width = unmasked
     for mask in others[0 if op.row.effect == "read" else 1 :][:1]:
         width = min(width, known.get(mask, Facts()).constancy)
-    return width
+    return {"width": width, "unmasked": unmasked, "contiguous": facts.contiguity}
 
 
 def _block(block: Block, known: Known) -> None:

@@ -2,7 +2,8 @@
 
 A mask `offsets < bound` whose offsets are a scalar plus an arange holds for the whole block if its largest offset is
 below the bound, which one scalar comparison tells. Straight code becomes `if inside: copy without masks else: as
-written`; a loop over blocks becomes a loop over the full ones, without masks, and one over the rest.
+written`; a loop over blocks becomes a loop over the full ones, without masks, and one over the rest. Only masks that
+cost something are worth the second copy: those that make an access narrower, where the machine has predicated access.
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ class _Masks:
         return [Bound(left.terms, left.high, right.terms, right.low)]
 
 
+def _costly(statement: Statement) -> bool:
+    """Whether a mask makes an access narrower; true where widths are not known yet."""
+    attributes = statement.attributes
+    return bool(attributes.get("width", 0) < attributes.get("unmasked", 1))
+
+
 def _masked(statement: Statement) -> Value | None:
     """The mask operand of a memory op, if it has one: the only bool block beside its pointers."""
     if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
@@ -95,7 +102,7 @@ def _split_loop(loop: For, function: Function, known: set[Value]) -> list[Statem
     induction = loop.body.arguments[0]
     free: dict[Value, list[Bound]] = {}
     for statement in loop.body.statements:
-        mask = _masked(statement)
+        mask = _masked(statement) if _costly(statement) else None
         bounds = masks.bounds(mask) if mask is not None else None
         if mask is not None and bounds and all(_splits(b, induction, known) for b in bounds):
             free[mask] = bounds
@@ -157,7 +164,7 @@ def _version_straight(block: Block, function: Function, outer: set[Value]) -> No
     start = None
     for i, statement in enumerate(block.statements):
         for inner in (statement, *(s for b in statement.blocks for s in walk(b))):
-            mask = _masked(inner)
+            mask = _masked(inner) if _costly(inner) else None
             bounds = masks.bounds(mask) if mask is not None else None
             if mask is not None and bounds and all(v in known for b in bounds for v in (*b.terms, *b.limit)):
                 free[mask] = bounds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
@@ -29,6 +29,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.layouts = function.layouts
         self.num_warps = function.num_warps
         self.shared_bytes = 0
+        self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
         with self.in_prologue():
             tid = self.call(f"{SREG}.tid.x", dt.i32)
@@ -49,7 +50,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{self.memory_name} = internal addrspace(3) global [{self.shared_bytes} x i8] poison, align 16")
-        return "\n".join([*sorted(self.declarations), "", *body]) + "\n"
+        return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
 
     @property
     def memory_name(self) -> str:
@@ -75,6 +76,25 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         if x.dtype.bits == 16:
             return self._in_single(self.divide, x, y)
         return self.call("llvm.nvvm.div.full", dt.f32, x, y)
+
+    def outline(self, name: str, function: Callable[..., V], *operands: V) -> V:
+        """f64 takes many instructions for each element: one function serves all registers."""
+        if operands[0].dtype != dt.f64:
+            return function(self, *operands)
+        symbol = f"{self.function.name}__{name}"
+        if symbol not in self.outlined:
+            self.outlined[symbol] = ""
+            self.outlined[symbol] = self._function_text(symbol, function, operands)
+        arguments = ", ".join(map(self.typed, operands))
+        return self.emit(f"call double @{symbol}({arguments})", dt.f64)
+
+    def _function_text(self, symbol: str, function: Callable[..., V], operands: Sequence[V]) -> str:
+        outer, self.lines = self.lines, []
+        parameters = [V(f"%a{i}", x.dtype) for i, x in enumerate(operands)]
+        result = function(self, *parameters)
+        lines, self.lines = self.lines, outer
+        head = f"define internal double @{symbol}({', '.join(map(self.typed, parameters))}) noinline nounwind {{"
+        return "\n".join([head, *lines, f"  ret double {result.text}", "}"])
 
     def exp2(self, x: V) -> V:
         from gristmill.language import polynomials

@@ -21,35 +21,82 @@ static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
 
 [[noreturn]] void fail_read(const char* protocol) {
     const std::string text = take_python_error();
-    throw ArrayProblem{ErrorKind::type, concat("an array that cannot be read through ", protocol, ": ", text), {}, "pass a plain, materialised array"};
+    throw ArrayProblem{ErrorKind::type,
+                       concat("an array that cannot be read through ", protocol, ": ", text),
+                       {},
+                       "pass a plain, materialised array"};
 }
 
 [[noreturn]] void fail_no_array(PyObject* object) {
-    throw ArrayProblem{ErrorKind::type, type_name(object), "arrays of NumPy, PyTorch, CuPy, JAX; objects with __dlpack__, __cuda_array_interface__ or the buffer protocol",
-                       "pass an array"};
+    throw ArrayProblem{
+        ErrorKind::type, type_name(object),
+        "arrays of NumPy, PyTorch, CuPy, JAX; objects with __dlpack__, __cuda_array_interface__ or the buffer protocol",
+        "pass an array"};
+}
+
+// Tensors that were asked lately and are not negated: asking again costs more than the rest of the reading. The weak
+// reference tells a tensor from a later one at its address, the data pointer tells `x.data = y`.
+class PlainTensors {
+public:
+    bool contains(PyObject* object, const void* data) {
+        const Row& row = row_of(object);
+        if (row.object != object || row.data != data || !row.weak) return false;
+        const auto alive = nb::steal(PyObject_CallNoArgs(row.weak));
+        return alive.ptr() == object;
+    }
+
+    // The first time, only the address is kept: most temporaries never come back.
+    void add(PyObject* object, const void* data) {
+        Row& row = row_of(object);
+        const bool is_seen = row.object == object && row.data == data;
+        Py_XDECREF(row.weak);
+        row = {object, data, is_seen ? PyWeakref_NewRef(object, nullptr) : nullptr};
+        if (is_seen && !row.weak) PyErr_Clear();
+    }
+
+private:
+    struct Row {
+        PyObject* object;
+        const void* data;
+        PyObject* weak;
+    };
+
+    Row& row_of(PyObject* object) { return rows_[(reinterpret_cast<std::uintptr_t>(object) >> 4) % rows_.size()]; }
+
+    std::array<Row, 256> rows_{};
+};
+
+bool ask_negated(const TypeInfo& type, PyObject* object) {
+    PyObject* arguments[] = {object};
+    const auto answer = nb::steal(PyObject_Vectorcall(type.is_negated, arguments, 1, nullptr));
+    if (!answer.is_valid()) fail_read("is_neg()");
+    return answer.ptr() == Py_True;
 }
 
 // What stands in a torch view of this kind has the sign still to be flipped: only torch knows.
-void refuse_negated(const TypeInfo& type, PyObject* object) {
-    if (!type.is_negated) return;
-    PyObject* arguments[] = {object};
-    PyObject* answer = PyObject_Vectorcall(type.is_negated, arguments, 1, nullptr);
-    if (!answer) fail_read("is_neg()");
-    const bool is_negated = answer == Py_True;
-    Py_DECREF(answer);
-    if (!is_negated) return;
-    throw ArrayProblem{ErrorKind::value, "a lazily negated view (is_neg() is true), whose memory holds the opposite sign", {}, "pass `x.resolve_neg()`"};
+void refuse_negated(const TypeInfo& type, PyObject* object, const void* data) {
+    static PlainTensors plain;
+    if (!type.is_negated || plain.contains(object, data)) return;
+    if (ask_negated(type, object))
+        throw ArrayProblem{ErrorKind::value,
+                           "a lazily negated view (is_neg() is true), whose memory holds the opposite sign",
+                           {},
+                           "pass `x.resolve_neg()`"};
+    plain.add(object, data);
 }
 
 Device device_of(dlpack::Device device) {
     if (device.type == dlpack::cpu || device.type == dlpack::cuda_host) return {DeviceKind::cpu, 0};
     if (device.type == dlpack::cuda || device.type == dlpack::cuda_managed) return {DeviceKind::cuda, device.id};
-    throw ArrayProblem{ErrorKind::value, concat("an array on a device of DLPack type ", device.type), "the CPU, CUDA devices", "copy it to one of these"};
+    throw ArrayProblem{ErrorKind::value, concat("an array on a device of DLPack type ", device.type),
+                       "the CPU, CUDA devices", "copy it to one of these"};
 }
 
 void require_memory(const View& view) {
     if (view.data || view.count == 0) return;
-    throw ArrayProblem{ErrorKind::value, concat(describe_array(view), " without memory, as of a fake, meta or freed tensor"), {},
+    throw ArrayProblem{ErrorKind::value,
+                       concat(describe_array(view), " without memory, as of a fake, meta or freed tensor"),
+                       {},
                        "pass a materialised array; do not trace this call"};
 }
 
@@ -90,11 +137,14 @@ int pointer_device(std::uintptr_t pointer) {
     const cuda::Api& api = cuda::driver();
     int ordinal = 0;
     if (pointer == 0) return 0;
-    cuda::check(api, api.cuPointerGetAttribute(&ordinal, cuda::pointer_device_ordinal, pointer), "asking the driver whose memory an argument is");
+    cuda::check(api, api.cuPointerGetAttribute(&ordinal, cuda::pointer_device_ordinal, pointer),
+                "asking the driver whose memory an argument is");
     return ordinal;
 }
 
-nb::object item(const nb::dict& interface, const char* key) { return interface.contains(key) ? nb::object(interface[key]) : nb::none(); }
+nb::object item(const nb::dict& interface, const char* key) {
+    return interface.contains(key) ? nb::object(interface[key]) : nb::none();
+}
 
 // Producers before DLPack 1.0 do not know `max_version`.
 nb::object ask_for_capsule(nb::handle object, const nb::dict& arguments) {
@@ -154,15 +204,16 @@ void ArrayArgument::set_tensor(const dlpack::Tensor& tensor) {
 }
 
 void ArrayArgument::read_exchange(PyObject* object, const TypeInfo& type) {
-    refuse_negated(type, object);
     dlpack::Tensor tensor;
     if (type.api->tensor_from_object) {
         if (type.api->tensor_from_object(object, &tensor) != 0) fail_read("the DLPack exchange API");
-        return set_tensor(tensor);
+    } else {
+        if (type.api->managed_from_object(object, &versioned_) != 0) fail_read("the DLPack exchange API");
+        holds_ = Holds::versioned;
+        tensor = versioned_->tensor;
     }
-    if (type.api->managed_from_object(object, &versioned_) != 0) fail_read("the DLPack exchange API");
-    holds_ = Holds::versioned;
-    set_tensor(versioned_->tensor);
+    set_tensor(tensor);
+    refuse_negated(type, object, tensor.data);
 }
 
 void ArrayArgument::read_capsule(PyObject* object, const StreamChoice& streams) {
@@ -180,12 +231,15 @@ void ArrayArgument::take_capsule(nb::handle capsule) {
         versioned_ = static_cast<dlpack::ManagedVersioned*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
         PyCapsule_SetName(capsule.ptr(), "used_dltensor_versioned");
         holds_ = Holds::versioned;
-        if (versioned_->version.major != 1) throw ArrayProblem{ErrorKind::type, concat("DLPack version ", versioned_->version.major), "version 1 and before"};
+        if (versioned_->version.major != 1)
+            throw ArrayProblem{ErrorKind::type, concat("DLPack version ", versioned_->version.major),
+                               "version 1 and before"};
         set_tensor(versioned_->tensor);
         view_.is_read_only = versioned_->flags & dlpack::flag_read_only;
         return;
     }
-    if (!PyCapsule_IsValid(capsule.ptr(), "dltensor")) throw ArrayProblem{ErrorKind::type, "a __dlpack__ that returns no DLPack capsule"};
+    if (!PyCapsule_IsValid(capsule.ptr(), "dltensor"))
+        throw ArrayProblem{ErrorKind::type, "a __dlpack__ that returns no DLPack capsule"};
     managed_ = static_cast<dlpack::Managed*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"));
     PyCapsule_SetName(capsule.ptr(), "used_dltensor");
     holds_ = Holds::managed;
@@ -198,8 +252,16 @@ void ArrayArgument::read_buffer(PyObject* object, bool is_numpy) {
     if (PyObject_GetBuffer(object, &buffer_, flags) != 0) fail_read("the buffer protocol");
     holds_ = Holds::buffer;
     const Dtype dtype = is_numpy ? numpy_dtype(object) : format_dtype(buffer_);
-    view_ = {static_cast<std::byte*>(buffer_.buf), reinterpret_cast<std::int64_t*>(buffer_.shape), reinterpret_cast<std::int64_t*>(buffer_.strides), 1, buffer_.ndim,
-             dtype, buffer_.readonly != 0, {}, 0, static_cast<std::int64_t>(buffer_.itemsize)};
+    view_ = {static_cast<std::byte*>(buffer_.buf),
+             reinterpret_cast<std::int64_t*>(buffer_.shape),
+             reinterpret_cast<std::int64_t*>(buffer_.strides),
+             1,
+             buffer_.ndim,
+             dtype,
+             buffer_.readonly != 0,
+             {},
+             0,
+             static_cast<std::int64_t>(buffer_.itemsize)};
     view_.count = element_count(view_);
 }
 
@@ -219,7 +281,8 @@ void ArrayArgument::read_interface(PyObject* object, const char* name, DeviceKin
     const std::string typestr = nb::str(item(interface, "typestr")).c_str();
     const auto dtype = dtype_from_typestr(typestr);
     if (!dtype) fail_dtype(concat("typestr \"", typestr, "\""));
-    if (!item(interface, "mask").is_none()) throw ArrayProblem{ErrorKind::value, "an array with a mask", {}, "apply the mask first"};
+    if (!item(interface, "mask").is_none())
+        throw ArrayProblem{ErrorKind::value, "an array with a mask", {}, "apply the mask first"};
     const nb::object data = item(interface, "data");
     const auto pointer = nb::cast<std::uintptr_t>(nb::object(data[nb::int_(0)]));
     view_.data = reinterpret_cast<std::byte*>(pointer);

@@ -15,7 +15,9 @@ std::string name_text(PyObject* name) { return nb::borrow<nb::str>(name).c_str()
 
 bool is_missing(PyObject* object) { return !object || object == Py_None; }
 
-bool is_derived(const Parameter& parameter) { return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar; }
+bool is_derived(const Parameter& parameter) {
+    return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar;
+}
 
 std::string signature_text(const Kernel& kernel) {
     std::string text = listed(kernel.parameters, [](const Parameter& parameter) {
@@ -26,12 +28,16 @@ std::string signature_text(const Kernel& kernel) {
 }
 
 [[noreturn]] void fail_call(const Kernel& kernel, std::string what, std::string found = {}) {
-    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": ", what), .found = std::move(found), .fix = concat("call it as `", signature_text(kernel), "`")});
+    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": ", what),
+                                    .found = std::move(found),
+                                    .fix = concat("call it as `", signature_text(kernel), "`")});
 }
 
 [[noreturn]] void fail_array(const Kernel& kernel, const Parameter& parameter, const ArrayProblem& problem) {
     std::string supported = problem.supported;
-    if (parameter.kind == ParameterKind::pointer && parameter.dtype_var >= 0 && problem.found.starts_with("elements of")) supported = built_dtypes(kernel);
+    if (parameter.kind == ParameterKind::pointer && parameter.dtype_var >= 0 &&
+        problem.found.starts_with("elements of"))
+        supported = built_dtypes(kernel);
     throw Failure(problem.kind, {.what = concat(kernel.name, ": `", parameter.name, "` cannot be an argument"),
                                  .found = problem.found,
                                  .supported = std::move(supported),
@@ -54,7 +60,10 @@ Bound::Bound(const Callable& callable, PyObject* positional, PyObject* keywords)
 void Bound::bind_positional(PyObject* positional) {
     const auto count = static_cast<std::size_t>(PyTuple_Size(positional));
     if (count > kernel().parameters.size())
-        fail_call(kernel(), concat("takes ", kernel().parameters.size(), " arguments", kernel().constants.empty() ? "" : " (constants by keyword)"), concat(count, " arguments"));
+        fail_call(kernel(),
+                  concat("takes ", kernel().parameters.size(), " arguments",
+                         kernel().constants.empty() ? "" : " (constants by keyword)"),
+                  concat(count, " arguments"));
     for (std::size_t i = 0; i < count; ++i) objects_[i] = PyTuple_GetItem(positional, static_cast<Py_ssize_t>(i));
 }
 
@@ -72,7 +81,8 @@ void Bound::bind_keyword(PyObject* name, PyObject* value) {
         slot = value;
         return;
     }
-    if (const int constant = index().constant(text); constant >= 0) return bind_constant(static_cast<std::size_t>(constant), value);
+    if (const int constant = index().constant(text); constant >= 0)
+        return bind_constant(static_cast<std::size_t>(constant), value);
     if (text == "stream")
         stream_ = value;
     else if (text == "grid")
@@ -90,7 +100,8 @@ void Bound::bind_constant(std::size_t constant, PyObject* value) {
     throw Failure(ErrorKind::value, {.what = concat(callable_.only->id, ": this instance has another `", name, "`"),
                                      .asked = concat(name, "=", describe_constant(given)),
                                      .built = concat(name, "=", describe_constant(callable_.only->constants[constant])),
-                                     .fix = concat("leave `", name, "` out, or take another instance from `", kernel().name, ".dispatch(...)`")});
+                                     .fix = concat("leave `", name, "` out, or take another instance from `",
+                                                   kernel().name, ".dispatch(...)`")});
 }
 
 void Bound::require_all() const {
@@ -132,8 +143,11 @@ void Bound::read_scalars() {
         } else if (is_derived(parameter)) {
             arguments_.scalars[i] = read_index(kernel(), parameter, objects_[i]);
         } else {
-            const Dtype bound = parameter.dtype_var < 0 ? parameter.dtype : arguments_.dtypes[static_cast<std::size_t>(parameter.dtype_var)];
-            arguments_.scalars[i] = read_scalar(kernel(), parameter, bound == unbound ? Dtype::f64 : bound, objects_[i]);
+            const Dtype bound = parameter.dtype_var < 0
+                                    ? parameter.dtype
+                                    : arguments_.dtypes[static_cast<std::size_t>(parameter.dtype_var)];
+            arguments_.scalars[i] =
+                read_scalar(kernel(), parameter, bound == unbound ? Dtype::f64 : bound, objects_[i]);
         }
     }
 }

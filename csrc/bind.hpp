@@ -28,7 +28,7 @@ public:
     const Specialisation* only() const { return callable_.only; }
     const Arguments& arguments() const { return arguments_; }
     ArgumentArrays& arrays() { return arrays_; }
-    PyObject* grid() const { return grid_; }      // the value of `grid=`; null
+    PyObject* grid() const { return grid_; }  // the value of `grid=`; null
     // The caller's stream, a framework's, an array's own, or the default stream.
     cuda::Stream stream();
 

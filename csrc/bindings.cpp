@@ -54,7 +54,9 @@ PyObject* call_dispatcher(PyObject* self, PyObject* positional, PyObject* keywor
 }
 
 PyObject* call_launcher(PyObject* self, PyObject* positional, PyObject* keywords) {
-    return guarded<GridLauncher>(self, [=](const GridLauncher& target) { call(target.instance.callable(), positional, keywords, target.grid.ptr()); });
+    return guarded<GridLauncher>(self, [=](const GridLauncher& target) {
+        call(target.instance.callable(), positional, keywords, target.grid.ptr());
+    });
 }
 
 nb::object name_of(const Dispatcher& self) { return nb::str(self.kernel().name); }
@@ -82,7 +84,8 @@ PyGetSetDef dispatcher_attributes[] = {
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 
-PyType_Slot dispatcher_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_dispatcher)}, {Py_tp_getset, dispatcher_attributes}, {0, nullptr}};
+PyType_Slot dispatcher_slots[] = {
+    {Py_tp_call, reinterpret_cast<void*>(call_dispatcher)}, {Py_tp_getset, dispatcher_attributes}, {0, nullptr}};
 PyType_Slot launcher_slots[] = {{Py_tp_call, reinterpret_cast<void*>(call_launcher)}, {0, nullptr}};
 
 void bind_instance(nb::module_& m) {
@@ -96,29 +99,42 @@ void bind_instance(nb::module_& m) {
         .def_prop_ro("num_stages", [](const Instance& self) { return self.row().num_stages; })
         .def_prop_ro("source", [](const Instance& self) { return self.kernel().source; })
         .def_prop_ro("images", &Instance::images)
-        .def_prop_ro("backward", &Instance::backward, "The gradient kernel's instance with the same dtypes and constants, or None.")
-        .def("ptx", &Instance::ptx, "target"_a, "variant"_a = "a32", "The PTX text built for a target, as in \"sm_80\".")
+        .def_prop_ro("backward", &Instance::backward,
+                     "The gradient kernel's instance with the same dtypes and constants, or None.")
+        .def("ptx", &Instance::ptx, "target"_a, "variant"_a = "a32",
+             "The PTX text built for a target, as in \"sm_80\".")
         .def(
-            "launch", [](const Instance& self, const nb::args& arguments, const nb::kwargs& named) { call(self.callable(), arguments.ptr(), named.ptr()); },
+            "launch",
+            [](const Instance& self, const nb::args& arguments, const nb::kwargs& named) {
+                call(self.callable(), arguments.ptr(), named.ptr());
+            },
             "Run with the kernel's arguments; `grid=` replaces the kernel's own, `stream=` the current stream.")
         .def("__getitem__", [](const Instance& self, nb::object grid) { return GridLauncher{self, std::move(grid)}; })
         .def("__eq__", [](const Instance& self, const Instance& other) { return &self.row() == &other.row(); })
         .def("__hash__", [](const Instance& self) { return reinterpret_cast<std::intptr_t>(&self.row()); })
         .def("__repr__", &Instance::text);
-    nb::class_<GridLauncher>(m, "GridLauncher", nb::type_slots(launcher_slots), "A KernelInstance with a grid: call it with the kernel's arguments.")
-        .def("__repr__", [](const GridLauncher& self) { return concat(self.instance.text(), "[", nb::repr(self.grid).c_str(), "]"); });
+    nb::class_<GridLauncher>(m, "GridLauncher", nb::type_slots(launcher_slots),
+                             "A KernelInstance with a grid: call it with the kernel's arguments.")
+        .def("__repr__", [](const GridLauncher& self) {
+            return concat(self.instance.text(), "[", nb::repr(self.grid).c_str(), "]");
+        });
 }
 
 void bind_dispatcher(nb::module_& m) {
     nb::class_<Dispatcher>(m, "Dispatcher", nb::type_slots(dispatcher_slots))
         .def_prop_ro("source", [](const Dispatcher& self) { return self.kernel().source; })
-        .def_prop_ro("supported_dtypes", &Dispatcher::supported_dtypes, "Names of dtypes; tuples of them where there are several dtype variables.")
+        .def_prop_ro("supported_dtypes", &Dispatcher::supported_dtypes,
+                     "Names of dtypes; tuples of them where there are several dtype variables.")
         .def_prop_ro("instances", &Dispatcher::instances)
         .def("dispatch", &Dispatcher::dispatch, "dtype"_a.none() = nb::none(), "constants"_a, "named"_a,
-             "The KernelInstance for a dtype (a tuple or dict of several) and constants, in declaration order or by name.")
-        .def("preload", &Dispatcher::preload, "device"_a = 0, "Load every specialisation for a CUDA device, so that no later call waits for the GPU.")
-        .def("info", &Dispatcher::info, "What would run for these arguments; for `device=`, the image of each specialisation; else what is built.")
-        .def("__repr__", [](const Dispatcher& self) { return concat("<kernel ", self.kernel().name, self.text_signature(), ">"); });
+             "The KernelInstance for a dtype (a tuple or dict of several) and constants, in declaration order or by "
+             "name.")
+        .def("preload", &Dispatcher::preload, "device"_a = 0,
+             "Load every specialisation for a CUDA device, so that no later call waits for the GPU.")
+        .def("info", &Dispatcher::info,
+             "What would run for these arguments; for `device=`, the image of each specialisation; else what is built.")
+        .def("__repr__",
+             [](const Dispatcher& self) { return concat("<kernel ", self.kernel().name, self.text_signature(), ">"); });
 }
 
 void preload(std::optional<int> device) {
@@ -147,6 +163,7 @@ NB_MODULE(GRISTMILL_MODULE, m) {
     bind_dispatcher(m);
     m.def("info", &package_info, "What the package holds. Does not touch CUDA.");
     m.def("doctor", &doctor, "(check, status, text) for each thing that calls need; may initialise CUDA.");
-    m.def("preload", &preload, "device"_a.none() = nb::none(), "Load every kernel for a CUDA device (None: the current one), so that no later call waits for the GPU.");
+    m.def("preload", &preload, "device"_a.none() = nb::none(),
+          "Load every kernel for a CUDA device (None: the current one), so that no later call waits for the GPU.");
     add_kernels(m);
 }

@@ -17,7 +17,8 @@ std::unique_ptr<const std::string> decompress(const Image& image) {
     const auto packed = nb::bytes(tables.blob + image.offset, image.size);
     const auto raw = nb::borrow<nb::bytes>(nb::module_::import_("zlib").attr("decompress")(packed, 15, image.raw_size));
     if (raw.size() != image.raw_size)
-        throw Failure(ErrorKind::runtime, {.what = concat("an embedded image is damaged: ", describe_image(image)), .fix = "reinstall the package"});
+        throw Failure(ErrorKind::runtime, {.what = concat("an embedded image is damaged: ", describe_image(image)),
+                                           .fix = "reinstall the package"});
     return std::make_unique<const std::string>(raw.c_str(), raw.size());
 }
 

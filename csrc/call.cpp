@@ -43,7 +43,8 @@ Grid read_grid(const Kernel& kernel, nb::handle value) {
 
 std::int64_t multiprocessors(const KernelIndex& index, const Arguments& arguments) {
     if (!index.needs_sm_count()) return 0;
-    return arguments.device.kind == DeviceKind::cpu ? host_thread_count() : ready_device(arguments.device.ordinal).facts().sm_count;
+    return arguments.device.kind == DeviceKind::cpu ? host_thread_count()
+                                                    : ready_device(arguments.device.ordinal).facts().sm_count;
 }
 
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
@@ -64,8 +65,9 @@ std::string host_levels_text() {
 }
 
 [[noreturn]] void fail_no_host_code(const Kernel& kernel) {
-    throw Failure(ErrorKind::runtime, {.what = concat(kernel.name, ": built for CUDA only, and the arrays are on the CPU"),
-                                       .fix = "add `x86-64-v3` (or `aarch64`) to TARGETS, then rebuild; or pass CUDA arrays"});
+    throw Failure(ErrorKind::runtime,
+                  {.what = concat(kernel.name, ": built for CUDA only, and the arrays are on the CPU"),
+                   .fix = "add `x86-64-v3` (or `aarch64`) to TARGETS, then rebuild; or pass CUDA arrays"});
 }
 
 [[noreturn]] void fail_cpu(const Kernel& kernel) {
@@ -85,7 +87,8 @@ std::size_t host_level(const EntryPlace& place) {
 std::int64_t touched_bytes(const Kernel& kernel, const Arguments& arguments) {
     std::int64_t bytes = 0;
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
-        if (kernel.parameters[i].kind == ParameterKind::pointer) bytes += arguments.views[i]->count * arguments.views[i]->item_bytes;
+        if (kernel.parameters[i].kind == ParameterKind::pointer)
+            bytes += arguments.views[i]->count * arguments.views[i]->item_bytes;
     return bytes;
 }
 
@@ -156,7 +159,8 @@ nb::dict explain_call(const Callable& callable, PyObject* positional, PyObject* 
         return result;
     }
     const cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
-    result["image"] = describe_image(tables.images[image_for(place, device.facts(), device.api().resolver.driver_version())]);
+    result["image"] =
+        describe_image(tables.images[image_for(place, device.facts(), device.api().resolver.driver_version())]);
     result["threads"] = place.entry().threads;
     return result;
 }

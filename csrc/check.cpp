@@ -8,16 +8,22 @@ namespace gristmill {
 
 namespace {
 
-std::string of(const Kernel& kernel, std::size_t parameter) { return concat(kernel.name, ": `", kernel.parameters[parameter].name, "` "); }
+std::string of(const Kernel& kernel, std::size_t parameter) {
+    return concat(kernel.name, ": `", kernel.parameters[parameter].name, "` ");
+}
 
-bool is_pointer(const Kernel& kernel, std::size_t parameter) { return kernel.parameters[parameter].kind == ParameterKind::pointer; }
+bool is_pointer(const Kernel& kernel, std::size_t parameter) {
+    return kernel.parameters[parameter].kind == ParameterKind::pointer;
+}
 
-[[noreturn]] void fail_contiguity(const Kernel& kernel, std::size_t parameter, const View& view, std::string_view supported) {
+[[noreturn]] void fail_contiguity(const Kernel& kernel, std::size_t parameter, const View& view,
+                                  std::string_view supported) {
     const char* name = kernel.parameters[parameter].name;
     throw Failure(ErrorKind::value, {.what = of(kernel, parameter) + "is not contiguous",
                                      .found = concat(describe_array(view), " with strides ", describe_strides(view)),
                                      .supported = std::string(supported),
-                                     .fix = concat("pass a contiguous copy, as in `numpy.ascontiguousarray(", name, ")` or `", name, ".contiguous()`")});
+                                     .fix = concat("pass a contiguous copy, as in `numpy.ascontiguousarray(", name,
+                                                   ")` or `", name, ".contiguous()`")});
 }
 
 bool takes_stride(const Kernel& kernel, std::size_t tensor, std::int32_t axis, std::int32_t rank) {
@@ -34,28 +40,33 @@ void check_strides(const Kernel& kernel, std::size_t parameter, const View& view
         const std::int64_t stride = stride_in_bytes(view, axis);
         if (stride % view.item_bytes != 0) fail_contiguity(kernel, parameter, view, "strides that are whole elements");
         const bool is_free = view.shape[axis] == 1 || takes_stride(kernel, parameter, axis, view.rank);
-        if (!is_free && stride != expected) fail_contiguity(kernel, parameter, view, concat("any stride where the kernel takes it, but not along axis ", axis));
+        if (!is_free && stride != expected)
+            fail_contiguity(kernel, parameter, view,
+                            concat("any stride where the kernel takes it, but not along axis ", axis));
         expected = (view.shape[axis] == 1 ? expected : stride) * view.shape[axis];
     }
 }
 
 void check_layout(const Kernel& kernel, std::size_t parameter, const View& view) {
     if (is_contiguous(view)) return;
-    if (!kernel.parameters[parameter].is_strided) fail_contiguity(kernel, parameter, view, "C-contiguous arrays: the kernel takes no stride of it");
+    if (!kernel.parameters[parameter].is_strided)
+        fail_contiguity(kernel, parameter, view, "C-contiguous arrays: the kernel takes no stride of it");
     check_strides(kernel, parameter, view);
 }
 
-void check_extent(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count, std::size_t parameter) {
+void check_extent(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                  std::int64_t sm_count, std::size_t parameter) {
     const Code extent = kernel.parameters[parameter].extent;
     if (extent.empty()) return;
     const View& view = *arguments.views[parameter];
     const std::int64_t needed = evaluate_for(kernel, specialisation, arguments, sm_count, extent);
     if (view.count >= needed) return;
-    throw Failure(ErrorKind::value, {.what = of(kernel, parameter) + "is too small",
-                                     .asked = describe_arguments(kernel, arguments),
-                                     .found = concat(view.count, " elements, ", describe_array(view)),
-                                     .supported = concat("at least ", needed, " elements for these arguments"),
-                                     .fix = concat("pass a larger `", kernel.parameters[parameter].name, "`, or smaller sizes")});
+    throw Failure(ErrorKind::value,
+                  {.what = of(kernel, parameter) + "is too small",
+                   .asked = describe_arguments(kernel, arguments),
+                   .found = concat(view.count, " elements, ", describe_array(view)),
+                   .supported = concat("at least ", needed, " elements for these arguments"),
+                   .fix = concat("pass a larger `", kernel.parameters[parameter].name, "`, or smaller sizes")});
 }
 
 void check_writable(const Kernel& kernel, std::size_t parameter, const View& view) {
@@ -63,18 +74,24 @@ void check_writable(const Kernel& kernel, std::size_t parameter, const View& vie
     if (view.is_read_only)
         throw Failure(ErrorKind::value, {.what = of(kernel, parameter) + "is read-only, and the kernel writes to it",
                                          .found = describe_array(view),
-                                         .fix = concat("pass a writable copy, as in `", name, ".copy()` (arrays of JAX are never writable)")});
+                                         .fix = concat("pass a writable copy, as in `", name,
+                                                       ".copy()` (arrays of JAX are never writable)")});
     if (has_repeated_elements(view))
-        throw Failure(ErrorKind::value, {.what = of(kernel, parameter) + "has elements that share memory, and the kernel writes to it",
-                                         .found = concat(describe_array(view), " with strides ", describe_strides(view)),
-                                         .fix = concat("pass a copy, as in `", name, ".copy()` or `", name, ".contiguous()`")});
+        throw Failure(ErrorKind::value,
+                      {.what = of(kernel, parameter) + "has elements that share memory, and the kernel writes to it",
+                       .found = concat(describe_array(view), " with strides ", describe_strides(view)),
+                       .fix = concat("pass a copy, as in `", name, ".copy()` or `", name, ".contiguous()`")});
 }
 
-[[noreturn]] void fail_overlap(const Kernel& kernel, std::size_t output, std::size_t other, const Arguments& arguments) {
-    throw Failure(ErrorKind::value, {.what = concat(of(kernel, output), "partly overlaps `", kernel.parameters[other].name, "`, and the kernel writes to it"),
-                                     .found = concat(describe_array(*arguments.views[output]), " and ", describe_array(*arguments.views[other]), " in one piece of memory"),
-                                     .supported = "separate arrays, or exactly the same one",
-                                     .fix = concat("pass a copy of `", kernel.parameters[other].name, "`")});
+[[noreturn]] void fail_overlap(const Kernel& kernel, std::size_t output, std::size_t other,
+                               const Arguments& arguments) {
+    throw Failure(ErrorKind::value,
+                  {.what = concat(of(kernel, output), "partly overlaps `", kernel.parameters[other].name,
+                                  "`, and the kernel writes to it"),
+                   .found = concat(describe_array(*arguments.views[output]), " and ",
+                                   describe_array(*arguments.views[other]), " in one piece of memory"),
+                   .supported = "separate arrays, or exactly the same one",
+                   .fix = concat("pass a copy of `", kernel.parameters[other].name, "`")});
 }
 
 void check_overlap(const Kernel& kernel, std::size_t output, const Arguments& arguments) {
@@ -96,7 +113,8 @@ std::string dtype_list(std::span<const Dtype> dtypes) {
 std::string built_dtypes(const Kernel& kernel) {
     std::vector<std::string> seen;
     for (const auto& row : kernel.specialisations)
-        if (auto text = dtype_list(row.dtypes); std::ranges::find(seen, text) == seen.end()) seen.push_back(std::move(text));
+        if (auto text = dtype_list(row.dtypes); std::ranges::find(seen, text) == seen.end())
+            seen.push_back(std::move(text));
     return listed(seen, [](const std::string& text) { return text; });
 }
 
@@ -112,16 +130,22 @@ std::string describe_constant(const ConstantValue& value) {
 std::string describe_arguments(const Kernel& kernel, const Arguments& arguments) {
     std::string text;
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
-        if (is_pointer(kernel, i)) text.append(text.empty() ? "" : ", ").append(concat(kernel.parameters[i].name, " ", describe_array(*arguments.views[i])));
+        if (is_pointer(kernel, i))
+            text.append(text.empty() ? "" : ", ")
+                .append(concat(kernel.parameters[i].name, " ", describe_array(*arguments.views[i])));
     return concat(text, " on ", describe(arguments.device));
 }
 
 void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Arguments& arguments) {
     const Parameter& row = kernel.parameters[parameter];
-    if (row.dtype_var >= 0 && arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] == unbound) arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] = dtype;
+    if (row.dtype_var >= 0 && arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] == unbound)
+        arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] = dtype;
     const Dtype expected = row.dtype_var < 0 ? row.dtype : arguments.dtypes[static_cast<std::size_t>(row.dtype_var)];
     if (dtype == expected) return;
-    const std::string variable = row.dtype_var < 0 ? "" : concat(": dtype variable ", kernel.dtype_vars[static_cast<std::size_t>(row.dtype_var)], " has that type already");
+    const std::string variable =
+        row.dtype_var < 0 ? ""
+                          : concat(": dtype variable ", kernel.dtype_vars[static_cast<std::size_t>(row.dtype_var)],
+                                   " has that type already");
     throw Failure(ErrorKind::type, {.what = of(kernel, parameter) + "has the wrong dtype",
                                     .found = std::string(dtype_name(dtype)),
                                     .supported = concat(dtype_name(expected), variable),
@@ -135,12 +159,15 @@ void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, 
         return;
     }
     if (view.device == arguments.device) return;
-    throw Failure(ErrorKind::value, {.what = of(kernel, parameter) + "is on another device than the arguments before it",
-                                     .found = concat(describe_array(view), " on ", describe(view.device), "; the others on ", describe(arguments.device)),
-                                     .fix = "move all arrays to one device"});
+    throw Failure(ErrorKind::value,
+                  {.what = of(kernel, parameter) + "is on another device than the arguments before it",
+                   .found = concat(describe_array(view), " on ", describe(view.device), "; the others on ",
+                                   describe(arguments.device)),
+                   .fix = "move all arrays to one device"});
 }
 
-void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count) {
+void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                  std::int64_t sm_count) {
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         if (!is_pointer(kernel, i)) continue;
         check_layout(kernel, i, *arguments.views[i]);

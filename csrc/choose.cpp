@@ -19,14 +19,18 @@ bool uses_sm_count(Code code) {
 }
 
 bool uses_sm_count(const Kernel& kernel) {
-    return uses_sm_count(kernel.pick) || std::ranges::any_of(kernel.grid, [](Code code) { return uses_sm_count(code); });
+    return uses_sm_count(kernel.pick) ||
+           std::ranges::any_of(kernel.grid, [](Code code) { return uses_sm_count(code); });
 }
 
 void require_small(const Kernel& kernel) {
-    if (kernel.parameters.size() <= most_parameters && kernel.dtype_vars.size() <= most_dtype_vars && kernel.constants.size() <= most_constants) return;
-    throw Failure(ErrorKind::runtime, {.what = concat(kernel.name, ": too many parameters, dtype variables or constants"),
-                                       .supported = concat(most_parameters, ", ", most_dtype_vars, " and ", most_constants),
-                                       .fix = "split the kernel"});
+    if (kernel.parameters.size() <= most_parameters && kernel.dtype_vars.size() <= most_dtype_vars &&
+        kernel.constants.size() <= most_constants)
+        return;
+    throw Failure(ErrorKind::runtime,
+                  {.what = concat(kernel.name, ": too many parameters, dtype variables or constants"),
+                   .supported = concat(most_parameters, ", ", most_dtype_vars, " and ", most_constants),
+                   .fix = "split the kernel"});
 }
 
 bool has_dtypes(const Specialisation& specialisation, const Arguments& arguments) {
@@ -41,20 +45,24 @@ bool has_constants(const Specialisation& specialisation, const Arguments& argume
     return true;
 }
 
-bool is_picked(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count) {
+bool is_picked(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+               std::int64_t sm_count) {
     return kernel.pick.empty() || evaluate_for(kernel, specialisation, arguments, sm_count, kernel.pick) != 0;
 }
 
 std::string given_constants(const Kernel& kernel, const Arguments& arguments) {
     std::string text;
     for (std::size_t i = 0; i < kernel.constants.size(); ++i)
-        if (arguments.constants[i]) text.append(text.empty() ? "" : ", ").append(concat(kernel.constants[i], "=", describe_constant(*arguments.constants[i])));
+        if (arguments.constants[i])
+            text.append(text.empty() ? "" : ", ")
+                .append(concat(kernel.constants[i], "=", describe_constant(*arguments.constants[i])));
     return text;
 }
 
 std::string ids(const std::vector<const Specialisation*>& rows) {
     const auto shown = std::min<std::size_t>(rows.size(), 24);
-    return listed(std::span(rows).first(shown), [](const Specialisation* row) { return std::string(row->id); }) + (shown < rows.size() ? ", ..." : "");
+    return listed(std::span(rows).first(shown), [](const Specialisation* row) { return std::string(row->id); }) +
+           (shown < rows.size() ? ", ..." : "");
 }
 
 std::string index_values(const Kernel& kernel, const Arguments& arguments) {
@@ -62,7 +70,8 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const auto kind = kernel.parameters[i].kind;
         if (kind == ParameterKind::pointer || kind == ParameterKind::scalar) continue;
-        text.append(text.empty() ? "" : ", ").append(concat(kernel.parameters[i].name, "=", arguments.scalars[i].integer));
+        text.append(text.empty() ? "" : ", ")
+            .append(concat(kernel.parameters[i].name, "=", arguments.scalars[i].integer));
     }
     return text;
 }
@@ -70,29 +79,38 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 [[noreturn]] void fail_dtypes(const Kernel& kernel, const Arguments& arguments) {
     std::string missing;
     for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
-        if (arguments.dtypes[i] != unbound) missing.append(missing.empty() ? "" : ", ").append(concat("`gm.", dtype_name(arguments.dtypes[i]), "`"));
-    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": no specialisation has these dtypes"),
-                                    .asked = describe_arguments(kernel, arguments),
-                                    .built = built_dtypes(kernel),
-                                    .fix = concat("add ", missing, " to the kernel's dtypes, then rebuild; or convert the arrays")});
+        if (arguments.dtypes[i] != unbound)
+            missing.append(missing.empty() ? "" : ", ").append(concat("`gm.", dtype_name(arguments.dtypes[i]), "`"));
+    throw Failure(ErrorKind::type,
+                  {.what = concat(kernel.name, ": no specialisation has these dtypes"),
+                   .asked = describe_arguments(kernel, arguments),
+                   .built = built_dtypes(kernel),
+                   .fix = concat("add ", missing, " to the kernel's dtypes, then rebuild; or convert the arrays")});
 }
 
-[[noreturn]] void fail_constants(const Kernel& kernel, const Arguments& arguments, const std::vector<const Specialisation*>& rows) {
+[[noreturn]] void fail_constants(const Kernel& kernel, const Arguments& arguments,
+                                 const std::vector<const Specialisation*>& rows) {
     const std::string asked = given_constants(kernel, arguments);
-    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": no specialisation has these constants"),
-                                     .asked = asked,
-                                     .built = ids(rows),
-                                     .fix = concat("add the value to @gm.kernel(...), as in `", asked.substr(0, asked.find('=')), "=[..., ",
-                                                   asked.substr(asked.find('=') + 1, asked.find(',') - asked.find('=') - 1), "]`, then rebuild")});
+    throw Failure(
+        ErrorKind::value,
+        {.what = concat(kernel.name, ": no specialisation has these constants"),
+         .asked = asked,
+         .built = ids(rows),
+         .fix = concat("add the value to @gm.kernel(...), as in `", asked.substr(0, asked.find('=')), "=[..., ",
+                       asked.substr(asked.find('=') + 1, asked.find(',') - asked.find('=') - 1), "]`, then rebuild")});
 }
 
-[[noreturn]] void fail_pick(const Kernel& kernel, const Arguments& arguments, const std::vector<const Specialisation*>& rows) {
+[[noreturn]] void fail_pick(const Kernel& kernel, const Arguments& arguments,
+                            const std::vector<const Specialisation*>& rows) {
     const std::string constants = given_constants(kernel, arguments);
-    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": no specialisation suits these sizes (the kernel's `pick` is false for all)"),
-                                     .asked = concat(index_values(kernel, arguments), constants.empty() ? "" : " with ", constants),
-                                     .built = ids(rows),
-                                     .fix = constants.empty() ? "add a larger value of the constant to @gm.kernel(...), then rebuild"
-                                                              : "leave the constant out, so that `pick` chooses; or add a larger value and rebuild"});
+    throw Failure(
+        ErrorKind::value,
+        {.what = concat(kernel.name, ": no specialisation suits these sizes (the kernel's `pick` is false for all)"),
+         .asked = concat(index_values(kernel, arguments), constants.empty() ? "" : " with ", constants),
+         .built = ids(rows),
+         .fix = constants.empty()
+                    ? "add a larger value of the constant to @gm.kernel(...), then rebuild"
+                    : "leave the constant out, so that `pick` chooses; or add a larger value and rebuild"});
 }
 
 [[noreturn]] void fail_choice(const Kernel& kernel, const Arguments& arguments) {
@@ -109,10 +127,13 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 
 [[noreturn]] void fail_instance(const Kernel& kernel, const Arguments& arguments, const Specialisation& only) {
     if (has_dtypes(only, arguments)) fail_pick(kernel, arguments, {&only});
-    throw Failure(ErrorKind::type, {.what = concat(only.id, ": the arguments have other dtypes than this instance"),
-                                    .asked = describe_arguments(kernel, arguments),
-                                    .built = listed(only.dtypes, [](Dtype dtype) { return std::string(dtype_name(dtype)); }),
-                                    .fix = concat("call `", kernel.name, "(...)`, which chooses by dtype, or take another instance from `", kernel.name, ".dispatch(...)`")});
+    throw Failure(
+        ErrorKind::type,
+        {.what = concat(only.id, ": the arguments have other dtypes than this instance"),
+         .asked = describe_arguments(kernel, arguments),
+         .built = listed(only.dtypes, [](Dtype dtype) { return std::string(dtype_name(dtype)); }),
+         .fix = concat("call `", kernel.name, "(...)`, which chooses by dtype, or take another instance from `",
+                       kernel.name, ".dispatch(...)`")});
 }
 
 }  // namespace
@@ -121,7 +142,8 @@ KernelIndex::KernelIndex(const Kernel& kernel_) : kernel(kernel_), needs_sm_coun
     require_small(kernel);
     for (std::size_t i = 0; i < kernel.specialisations.size(); ++i) {
         const auto& dtypes = kernel.specialisations[i].dtypes;
-        by_dtype_[dtypes.empty() ? by_dtype_.size() - 1 : static_cast<std::size_t>(dtypes[0])].push_back(static_cast<std::uint16_t>(i));
+        by_dtype_[dtypes.empty() ? by_dtype_.size() - 1 : static_cast<std::size_t>(dtypes[0])].push_back(
+            static_cast<std::uint16_t>(i));
     }
 }
 
@@ -140,18 +162,22 @@ int KernelIndex::constant(std::string_view name) const {
 bool is_equal(const ConstantValue& a, const ConstantValue& b) {
     using Kind = ConstantValue::Kind;
     if (a.kind == Kind::text || b.kind == Kind::text) return a.kind == b.kind && std::string_view(a.text) == b.text;
-    const auto number = [](const ConstantValue& value) { return value.kind == Kind::real ? value.real : static_cast<double>(value.integer); };
+    const auto number = [](const ConstantValue& value) {
+        return value.kind == Kind::real ? value.real : static_cast<double>(value.integer);
+    };
     return (a.kind == Kind::boolean) == (b.kind == Kind::boolean) && number(a) == number(b);
 }
 
-const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, const Specialisation* only) {
+const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
+                                            const Specialisation* only) {
     const Kernel& kernel = index.kernel;
     if (only) {
         if (has_dtypes(*only, arguments) && is_picked(kernel, *only, arguments, sm_count)) return *only;
         fail_instance(kernel, arguments, *only);
     }
     const auto fits = [&](const Specialisation& row) {
-        return has_dtypes(row, arguments) && has_constants(row, arguments) && is_picked(kernel, row, arguments, sm_count);
+        return has_dtypes(row, arguments) && has_constants(row, arguments) &&
+               is_picked(kernel, row, arguments, sm_count);
     };
     const bool is_typed = !kernel.dtype_vars.empty() && arguments.dtypes[0] != unbound;
     if (!is_typed) {

@@ -43,12 +43,14 @@ bool has_v2() { return has_all(cpuid(1).c, bits({0, 9, 13, 19, 20, 23})) && has_
 
 // FMA, MOVBE, AVX, F16C; BMI1, AVX2, BMI2; LZCNT; registers xmm, ymm.
 bool has_v3() {
-    return has_v2() && has_all(saved_state(), bits({1, 2})) && has_all(cpuid(1).c, bits({12, 22, 28, 29})) && has_all(cpuid(7).b, bits({3, 5, 8})) &&
-           has_all(cpuid(0x80000001).c, bits({5}));
+    return has_v2() && has_all(saved_state(), bits({1, 2})) && has_all(cpuid(1).c, bits({12, 22, 28, 29})) &&
+           has_all(cpuid(7).b, bits({3, 5, 8})) && has_all(cpuid(0x80000001).c, bits({5}));
 }
 
 // AVX-512 F, DQ, CD, BW, VL; registers k, zmm.
-bool has_v4() { return has_v3() && has_all(saved_state(), bits({5, 6, 7})) && has_all(cpuid(7).b, bits({16, 17, 28, 30, 31})); }
+bool has_v4() {
+    return has_v3() && has_all(saved_state(), bits({5, 6, 7})) && has_all(cpuid(7).b, bits({16, 17, 28, 30, 31}));
+}
 
 bool is_supported(HostLevel level) {
     switch (level) {

@@ -26,7 +26,9 @@ std::size_t total_entries() {
 void require_ordinal(const Api& api, int ordinal) {
     const int count = device_count(api);
     if (ordinal >= 0 && ordinal < count && ordinal < most_devices) return;
-    throw Failure(ErrorKind::value, {.what = concat("no CUDA device ", ordinal), .found = concat(count, " device(s)"), .fix = "pass a device from 0 on"});
+    throw Failure(ErrorKind::value, {.what = concat("no CUDA device ", ordinal),
+                                     .found = concat(count, " device(s)"),
+                                     .fix = "pass a device from 0 on"});
 }
 
 }  // namespace
@@ -43,11 +45,16 @@ DeviceFacts device_facts(const Api& api, int ordinal) {
     check(api, api.cuDeviceGet(&id, ordinal), "opening a CUDA device");
     std::array<char, 256> name{};
     check(api, api.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, id), "reading a device's name");
-    return {name.data(), {attribute(api, attribute_major, id), attribute(api, attribute_minor, id)}, attribute(api, attribute_sm_count, id)};
+    return {name.data(),
+            {attribute(api, attribute_major, id), attribute(api, attribute_minor, id)},
+            attribute(api, attribute_sm_count, id)};
 }
 
 GpuDevice::GpuDevice(const Api& api, int ordinal, std::size_t entry_count)
-    : api_(api), ordinal_(ordinal), facts_(device_facts(api, ordinal)), kernels_(std::make_unique<std::atomic<Kernel>[]>(entry_count)) {
+    : api_(api),
+      ordinal_(ordinal),
+      facts_(device_facts(api, ordinal)),
+      kernels_(std::make_unique<std::atomic<Kernel>[]>(entry_count)) {
     retain_again();
 }
 
@@ -81,7 +88,8 @@ ContextScope::ContextScope(const GpuDevice& device) : api_(device.api()), is_pus
     Context current = nullptr;
     api_.cuCtxGetCurrent(&current);
     if (current == device.context()) return;
-    check(api_, api_.cuCtxPushCurrent(device.context()), concat("making the context of cuda:", device.ordinal(), " current"));
+    check(api_, api_.cuCtxPushCurrent(device.context()),
+          concat("making the context of cuda:", device.ordinal(), " current"));
     is_pushed_ = true;
 }
 

@@ -45,7 +45,8 @@ private:
     std::unique_ptr<std::atomic<Kernel>[]> kernels_;  // by entry, null until loaded
 };
 
-// The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while `is_device_ready` is false.
+// The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while
+// `is_device_ready` is false.
 GpuDevice& gpu_device(int ordinal);
 bool is_device_ready(int ordinal);
 

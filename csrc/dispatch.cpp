@@ -14,14 +14,19 @@ constexpr std::int64_t index32_limit = (std::int64_t{1} << 31) - (std::int64_t{1
 constexpr std::uintptr_t aligned_bytes = 16;
 
 bool is_index(const Parameter& parameter) {
-    return parameter.kind == ParameterKind::size || parameter.kind == ParameterKind::shape || parameter.kind == ParameterKind::stride;
+    return parameter.kind == ParameterKind::size || parameter.kind == ParameterKind::shape ||
+           parameter.kind == ParameterKind::stride;
 }
 
 [[noreturn]] void fail_rank(const Kernel& kernel, const Parameter& parameter, const View& view) {
-    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": `", kernel.parameters[static_cast<std::size_t>(parameter.tensor)].name, "` has too few dimensions"),
-                                     .found = describe_array(view),
-                                     .supported = concat("an array with axis ", int{parameter.axis}, ", whose length or stride is `", parameter.name, "`"),
-                                     .fix = concat("pass an array with that axis, or give `", parameter.name, "=` yourself")});
+    throw Failure(
+        ErrorKind::value,
+        {.what = concat(kernel.name, ": `", kernel.parameters[static_cast<std::size_t>(parameter.tensor)].name,
+                        "` has too few dimensions"),
+         .found = describe_array(view),
+         .supported =
+             concat("an array with axis ", int{parameter.axis}, ", whose length or stride is `", parameter.name, "`"),
+         .fix = concat("pass an array with that axis, or give `", parameter.name, "=` yourself")});
 }
 
 // The value that the array itself has; empty if it lacks the axis.
@@ -33,23 +38,28 @@ std::optional<std::int64_t> derived(const Parameter& parameter, const View& view
     return stride_in_bytes(view, axis) / view.item_bytes;
 }
 
-void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t given, const std::optional<std::int64_t>& actual) {
+void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t given,
+                 const std::optional<std::int64_t>& actual) {
     const bool is_stride = parameter.kind == ParameterKind::stride;
     if (!is_stride && given >= 0 && (!actual || given <= *actual)) return;
     if (is_stride && (!actual || given == *actual)) return;
     const char* tensor = kernel.parameters[static_cast<std::size_t>(parameter.tensor)].name;
-    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": `", parameter.name, "` does not fit `", tensor, "`"),
-                                     .found = concat(parameter.name, "=", given),
-                                     .supported = is_stride ? concat("its own stride, ", *actual) : concat("0 to ", actual.value_or(0)),
-                                     .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
+    throw Failure(ErrorKind::value,
+                  {.what = concat(kernel.name, ": `", parameter.name, "` does not fit `", tensor, "`"),
+                   .found = concat(parameter.name, "=", given),
+                   .supported = is_stride ? concat("its own stride, ", *actual) : concat("0 to ", actual.value_or(0)),
+                   .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
 }
 
-Scope scope_of(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count,
-               std::array<std::int64_t, most_parameters>& values, std::array<std::int64_t, most_constants>& constants) {
+Scope scope_of(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+               std::int64_t sm_count, std::array<std::int64_t, most_parameters>& values,
+               std::array<std::int64_t, most_constants>& constants) {
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
         values[i] = kernel.parameters[i].kind == ParameterKind::pointer ? 0 : arguments.scalars[i].integer;
-    for (std::size_t i = 0; i < specialisation.constants.size(); ++i) constants[i] = specialisation.constants[i].integer;
-    return {std::span(values).first(kernel.parameters.size()), std::span(constants).first(specialisation.constants.size()), sm_count};
+    for (std::size_t i = 0; i < specialisation.constants.size(); ++i)
+        constants[i] = specialisation.constants[i].integer;
+    return {std::span(values).first(kernel.parameters.size()),
+            std::span(constants).first(specialisation.constants.size()), sm_count};
 }
 
 bool is_dividing(const Specialisation& specialisation, const Arguments& arguments) {
@@ -66,7 +76,7 @@ Variant choose_variant(const Kernel& kernel, const Specialisation& specialisatio
         if (kernel.parameters[i].kind == ParameterKind::pointer) {
             const View& view = *arguments.views[i];
             const Span span = byte_span(view);
-            is_small &= (span.high - span.low) / view.item_bytes < index32_limit;
+            is_small &= span.high - span.low < index32_limit * view.item_bytes;
             is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
         } else if (is_index(kernel.parameters[i])) {
             is_small &= arguments.scalars[i].integer < index32_limit && arguments.scalars[i].integer > -index32_limit;
@@ -79,16 +89,18 @@ Variant choose_variant(const Kernel& kernel, const Specialisation& specialisatio
 void check_grid(const Kernel& kernel, const std::array<std::int64_t, 3>& grid) {
     for (const auto size : grid)
         if (size < 0)
-            throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": the grid is negative"),
-                                             .found = listed(grid, [](std::int64_t value) { return std::to_string(value); }),
-                                             .fix = "pass sizes from 0 on"});
+            throw Failure(ErrorKind::value,
+                          {.what = concat(kernel.name, ": the grid is negative"),
+                           .found = listed(grid, [](std::int64_t value) { return std::to_string(value); }),
+                           .fix = "pass sizes from 0 on"});
 }
 
 class Packer {
 public:
     explicit Packer(Plan& plan) : plan_(plan) {}
+    // Aligned to `bytes`, a power of two.
     std::byte* place(std::size_t bytes) {
-        offset_ = (offset_ + bytes - 1) / bytes * bytes;
+        offset_ = (offset_ + bytes - 1) & ~(bytes - 1);
         std::byte* place = plan_.block.data() + offset_;
         plan_.pointers[count_++] = place;
         offset_ += bytes;
@@ -103,7 +115,8 @@ private:
 
 Dtype packed_dtype(const Parameter& parameter, const Plan& plan) {
     if (parameter.kind != ParameterKind::scalar) return plan.variant == Variant::general64 ? Dtype::i64 : Dtype::i32;
-    return parameter.dtype_var < 0 ? parameter.dtype : plan.specialisation->dtypes[static_cast<std::size_t>(parameter.dtype_var)];
+    return parameter.dtype_var < 0 ? parameter.dtype
+                                   : plan.specialisation->dtypes[static_cast<std::size_t>(parameter.dtype_var)];
 }
 
 void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
@@ -127,7 +140,8 @@ void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
 
 }  // namespace
 
-std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count, Code code) {
+std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                          std::int64_t sm_count, Code code) {
     std::array<std::int64_t, most_parameters> values;
     std::array<std::int64_t, most_constants> constants;
     return evaluate(code, scope_of(kernel, specialisation, arguments, sm_count, values, constants));
@@ -149,13 +163,15 @@ void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
     }
 }
 
-void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count, const std::array<std::int64_t, 3>* grid, Plan& plan) {
+void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count,
+                   const std::array<std::int64_t, 3>* grid, Plan& plan) {
     plan.variant = choose_variant(kernel, *plan.specialisation, arguments);
     plan.grid = {1, 1, 1};
     if (grid) {
         plan.grid = *grid;
     } else {
-        for (std::size_t i = 0; i < kernel.grid.size() && i < 3; ++i) plan.grid[i] = evaluate_for(kernel, *plan.specialisation, arguments, sm_count, kernel.grid[i]);
+        for (std::size_t i = 0; i < kernel.grid.size() && i < 3; ++i)
+            plan.grid[i] = evaluate_for(kernel, *plan.specialisation, arguments, sm_count, kernel.grid[i]);
     }
     check_grid(kernel, plan.grid);
     pack(kernel, arguments, plan);

@@ -1,4 +1,5 @@
-// From bound arguments to a launch: which specialisation and variant, over which grid, with which bytes. Free of Python.
+// From bound arguments to a launch: which specialisation and variant, over which grid, with which bytes. Free of
+// Python.
 #pragma once
 
 #include <array>
@@ -53,7 +54,9 @@ public:
     explicit KernelIndex(const Kernel& kernel);
 
     const Kernel& kernel;
-    const std::vector<std::uint16_t>& with_first_dtype(Dtype dtype) const { return by_dtype_[static_cast<std::size_t>(dtype)]; }
+    const std::vector<std::uint16_t>& with_first_dtype(Dtype dtype) const {
+        return by_dtype_[static_cast<std::size_t>(dtype)];
+    }
     bool needs_sm_count() const { return needs_sm_count_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
@@ -70,7 +73,8 @@ std::string describe_constant(const ConstantValue& value);
 bool is_equal(const ConstantValue& a, const ConstantValue& b);
 
 // The value of a grid, pick or extent for a specialisation.
-std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count, Code code);
+std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                          std::int64_t sm_count, Code code);
 
 // Give a dtype variable the element type of an argument, or compare them. Raises Failure.
 void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Arguments& arguments);
@@ -80,13 +84,16 @@ void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, 
 void fill_index_parameters(const Kernel& kernel, Arguments& arguments);
 
 // The first specialisation that fits, or `only` if it does. Raises Failure with what is built.
-const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, const Specialisation* only);
+const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
+                                            const Specialisation* only);
 
 // Contiguity, extents, read-only and overlapping outputs. Raises Failure.
-void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments, std::int64_t sm_count);
+void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                  std::int64_t sm_count);
 
 // Fills variant, grid (unless `grid` is given) and parameters of `plan`; the specialisation is set.
-void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count, const std::array<std::int64_t, 3>* grid, Plan& plan);
+void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count,
+                   const std::array<std::int64_t, 3>* grid, Plan& plan);
 
 // Whether there is nothing to do: an empty grid, or outputs that are all empty.
 bool is_empty(const Kernel& kernel, const Arguments& arguments, const Plan& plan);

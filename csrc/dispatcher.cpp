@@ -21,10 +21,12 @@ nb::object dtypes_object(const Specialisation& row) {
 }
 
 [[noreturn]] void fail_dtype_count(const Kernel& kernel, std::size_t found) {
-    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": wrong number of dtypes"),
-                                    .found = std::to_string(found),
-                                    .supported = concat(kernel.dtype_vars.size(), ": ", listed(kernel.dtype_vars, [](const char* name) { return std::string(name); })),
-                                    .fix = concat("pass a tuple, or a dict by dtype variable; built: ", built_dtypes(kernel))});
+    throw Failure(ErrorKind::type,
+                  {.what = concat(kernel.name, ": wrong number of dtypes"),
+                   .found = std::to_string(found),
+                   .supported = concat(kernel.dtype_vars.size(), ": ",
+                                       listed(kernel.dtype_vars, [](const char* name) { return std::string(name); })),
+                   .fix = concat("pass a tuple, or a dict by dtype variable; built: ", built_dtypes(kernel))});
 }
 
 void read_dtypes(const Kernel& kernel, nb::handle given, Arguments& arguments) {
@@ -32,24 +34,30 @@ void read_dtypes(const Kernel& kernel, nb::handle given, Arguments& arguments) {
     if (nb::isinstance<nb::dict>(given)) {
         const auto named = nb::borrow<nb::dict>(given);
         for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
-            if (named.contains(kernel.dtype_vars[i])) arguments.dtypes[i] = read_dtype(nb::object(named[kernel.dtype_vars[i]]).ptr());
+            if (named.contains(kernel.dtype_vars[i]))
+                arguments.dtypes[i] = read_dtype(nb::object(named[kernel.dtype_vars[i]]).ptr());
         return;
     }
-    const nb::tuple items = nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given) ? nb::tuple(given) : nb::make_tuple(nb::borrow(given));
+    const nb::tuple items = nb::isinstance<nb::tuple>(given) || nb::isinstance<nb::list>(given)
+                                ? nb::tuple(given)
+                                : nb::make_tuple(nb::borrow(given));
     if (items.size() != kernel.dtype_vars.size()) fail_dtype_count(kernel, items.size());
     for (std::size_t i = 0; i < items.size(); ++i) arguments.dtypes[i] = read_dtype(items[i].ptr());
 }
 
 [[noreturn]] void fail_constant_name(const Kernel& kernel, const std::string& name) {
-    throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": has no constant `", name, "`"),
-                                    .supported = listed(kernel.constants, [](const char* constant) { return std::string(constant); }),
-                                    .fix = "pass constants in declaration order, or by name"});
+    throw Failure(ErrorKind::type,
+                  {.what = concat(kernel.name, ": has no constant `", name, "`"),
+                   .supported = listed(kernel.constants, [](const char* constant) { return std::string(constant); }),
+                   .fix = "pass constants in declaration order, or by name"});
 }
 
-void read_constants(const KernelIndex& index, const nb::args& positional, const nb::kwargs& named, Arguments& arguments) {
+void read_constants(const KernelIndex& index, const nb::args& positional, const nb::kwargs& named,
+                    Arguments& arguments) {
     const Kernel& kernel = index.kernel;
     if (positional.size() > kernel.constants.size()) fail_constant_name(kernel, concat("number ", positional.size()));
-    for (std::size_t i = 0; i < positional.size(); ++i) arguments.constants[i] = read_constant(kernel, kernel.constants[i], positional[i].ptr());
+    for (std::size_t i = 0; i < positional.size(); ++i)
+        arguments.constants[i] = read_constant(kernel, kernel.constants[i], positional[i].ptr());
     for (const auto& [name, value] : named) {
         const char* text = nb::borrow<nb::str>(name).c_str();
         const int constant = index.constant(text);
@@ -80,15 +88,18 @@ std::string asked_text(const Kernel& kernel, const Arguments& asked) {
 [[noreturn]] void fail_dispatch(const Kernel& kernel, const Arguments& asked) {
     Arguments dtypes_only = asked;
     dtypes_only.constants.fill(std::nullopt);
-    const bool has_dtypes = std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return is_match(row, dtypes_only); });
-    const std::string missing = has_dtypes ? "the value to the constant's list in @gm.kernel(...)" : concat("`gm.", dtype_name(asked.dtypes[0]), "` to the kernel's dtypes");
+    const bool has_dtypes =
+        std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return is_match(row, dtypes_only); });
+    const std::string missing = has_dtypes ? "the value to the constant's list in @gm.kernel(...)"
+                                           : concat("`gm.", dtype_name(asked.dtypes[0]), "` to the kernel's dtypes");
     std::string built;
     for (const auto& row : kernel.specialisations)
         if (!has_dtypes || is_match(row, dtypes_only)) built.append(built.empty() ? "" : ", ").append(row.id);
-    throw Failure(has_dtypes ? ErrorKind::value : ErrorKind::type, {.what = concat(kernel.name, ": no specialisation is built for this"),
-                                                                    .asked = asked_text(kernel, asked),
-                                                                    .built = built,
-                                                                    .fix = concat("add ", missing, ", then rebuild")});
+    throw Failure(has_dtypes ? ErrorKind::value : ErrorKind::type,
+                  {.what = concat(kernel.name, ": no specialisation is built for this"),
+                   .asked = asked_text(kernel, asked),
+                   .built = built,
+                   .fix = concat("add ", missing, ", then rebuild")});
 }
 
 nb::object default_object(const Parameter& parameter) {
@@ -97,7 +108,9 @@ nb::object default_object(const Parameter& parameter) {
     return nb::int_(static_cast<std::int64_t>(parameter.default_value));
 }
 
-bool is_index(const Parameter& parameter) { return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar; }
+bool is_index(const Parameter& parameter) {
+    return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar;
+}
 
 }  // namespace
 
@@ -150,10 +163,13 @@ nb::object Dispatcher::signature() const {
     const nb::object inspect = nb::module_::import_("inspect");
     const nb::object make = inspect.attr("Parameter");
     nb::list parameters;
-    const auto add = [&](const char* name, const char* kind) { parameters.append(make(name, make.attr(kind), nb::arg("default") = nb::none())); };
+    const auto add = [&](const char* name, const char* kind) {
+        parameters.append(make(name, make.attr(kind), nb::arg("default") = nb::none()));
+    };
     for (const auto& parameter : kernel().parameters) {
         if (parameter.has_default)
-            parameters.append(make(parameter.name, make.attr("POSITIONAL_OR_KEYWORD"), nb::arg("default") = default_object(parameter)));
+            parameters.append(make(parameter.name, make.attr("POSITIONAL_OR_KEYWORD"),
+                                   nb::arg("default") = default_object(parameter)));
         else if (is_index(parameter))
             add(parameter.name, "POSITIONAL_OR_KEYWORD");
         else
@@ -189,7 +205,8 @@ int preload_kernel(const Kernel& kernel, int ordinal) {
             const cuda::ContextScope scope(device);
             const cuda::RelaxedCapture relaxed(device.api());
             cuda::Function function = nullptr;
-            cuda::check(device.api(), device.api().cuKernelGetFunction(&function, handle), concat("preloading ", row.id));
+            cuda::check(device.api(), device.api().cuKernelGetFunction(&function, handle),
+                        concat("preloading ", row.id));
             ++loaded;
         }
     return loaded;

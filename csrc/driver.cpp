@@ -32,7 +32,8 @@ std::string library_path() {
     const char* reason = ::dlerror();
     throw Failure(ErrorKind::runtime, {.what = concat("no CUDA driver: ", path, " could not be opened"),
                                        .found = reason ? reason : "no reason given",
-                                       .fix = "install NVIDIA's driver (525.60.13 or newer; in a container, start it with GPU access), or pass CPU arrays"});
+                                       .fix = "install NVIDIA's driver (525.60.13 or newer; in a container, start it "
+                                              "with GPU access), or pass CPU arrays"});
 }
 
 [[noreturn]] void fail_old(const std::string& path, int version) {
@@ -43,20 +44,24 @@ std::string library_path() {
 }
 
 [[noreturn]] void fail_forked() {
-    throw Failure(ErrorKind::runtime, {.what = "CUDA was initialised before this process was forked, and the driver does not work in the child",
-                                       .fix = "start workers with the \"spawn\" method, or make the first CUDA call after the fork"});
+    throw Failure(
+        ErrorKind::runtime,
+        {.what = "CUDA was initialised before this process was forked, and the driver does not work in the child",
+         .fix = "start workers with the \"spawn\" method, or make the first CUDA call after the fork"});
 }
 
 std::string_view advice(Result code) {
     switch (code) {
         case no_device: return "check that `nvidia-smi` lists a GPU and that CUDA_VISIBLE_DEVICES does not hide it";
-        case no_jit_compiler: return "install libnvidia-ptxjitcompiler.so.1 of the same driver, or build a cubin for this device";
+        case no_jit_compiler:
+            return "install libnvidia-ptxjitcompiler.so.1 of the same driver, or build a cubin for this device";
         case jit_disabled: return "unset CUDA_DISABLE_PTX_JIT, or build a cubin for this device";
         case driver_mismatch: return "reboot, so that the kernel module and the driver library are of one version";
         case illegal_address:
         case misaligned_address:
         case launch_failed:
-            return "an earlier kernel of this process, perhaps not this one, has failed; set GRISTMILL_SYNC=1 to wait after each launch and see which";
+            return "an earlier kernel of this process, perhaps not this one, has failed; set GRISTMILL_SYNC=1 to wait "
+                   "after each launch and see which";
         default: return "";
     }
 }
@@ -87,8 +92,10 @@ Resolver::Resolver() : path_(library_path()), library_(::dlopen(path_.c_str(), R
 void* Resolver::find(const char* name, int cuda_version) const {
     void* address = nullptr;
     int status = 0;
-    const Result code = has_status_ ? reinterpret_cast<GetProcAddressStatus>(get_proc_address_)(name, &address, cuda_version, 0, &status)
-                                    : reinterpret_cast<GetProcAddress>(get_proc_address_)(name, &address, cuda_version, 0);
+    const Result code =
+        has_status_
+            ? reinterpret_cast<GetProcAddressStatus>(get_proc_address_)(name, &address, cuda_version, 0, &status)
+            : reinterpret_cast<GetProcAddress>(get_proc_address_)(name, &address, cuda_version, 0);
     return code == success ? address : nullptr;
 }
 
@@ -123,7 +130,8 @@ std::string error_text(const Api& api, Result code) {
 }
 
 void fail(const Api& api, Result code, std::string_view doing) {
-    throw Failure(ErrorKind::runtime, {.what = concat(doing, ": ", error_text(api, code)), .fix = std::string(advice(code))});
+    throw Failure(ErrorKind::runtime,
+                  {.what = concat(doing, ": ", error_text(api, code)), .fix = std::string(advice(code))});
 }
 
 std::string version_text(int version) { return concat(version / 1000, ".", version % 1000 / 10); }

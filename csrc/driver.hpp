@@ -16,7 +16,7 @@ using Context = struct ContextOpaque*;
 using Stream = struct StreamOpaque*;
 using Event = struct EventOpaque*;
 using Library = struct LibraryOpaque*;
-using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
+using Kernel = struct KernelOpaque*;  // CUkernel: valid in every context
 using Function = struct FunctionOpaque*;
 using Module = struct ModuleOpaque*;
 
@@ -29,8 +29,9 @@ struct LaunchConfig {
     unsigned attribute_count;
 };
 
-inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_device = 100, invalid_image = 200, no_binary_for_gpu = 209, invalid_ptx = 218,
-                        no_jit_compiler = 221, unsupported_ptx = 222, jit_disabled = 223, not_found = 500, illegal_address = 700, context_is_destroyed = 709,
+inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_device = 100, invalid_image = 200,
+                        no_binary_for_gpu = 209, invalid_ptx = 218, no_jit_compiler = 221, unsupported_ptx = 222,
+                        jit_disabled = 223, not_found = 500, illegal_address = 700, context_is_destroyed = 709,
                         misaligned_address = 716, launch_failed = 719, driver_mismatch = 803;
 
 inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
@@ -42,9 +43,9 @@ inline constexpr int capture_relaxed = 2;
 class Resolver {
 public:
     Resolver();
-    void* find(const char* name, int cuda_version) const;      // null: this driver lacks it
+    void* find(const char* name, int cuda_version) const;  // null: this driver lacks it
     std::string_view path() const { return path_; }
-    int driver_version() const { return driver_version_; }     // 12040 for 12.4
+    int driver_version() const { return driver_version_; }  // 12040 for 12.4
 
 private:
     std::string path_;
@@ -84,7 +85,8 @@ struct Api {
     Call<DeviceId*> cuCtxGetDevice{resolver, "cuCtxGetDevice", 2000};
     Call<Context> cuCtxPushCurrent{resolver, "cuCtxPushCurrent", 4000};
     Call<Context*> cuCtxPopCurrent{resolver, "cuCtxPopCurrent", 4000};
-    Call<Library*, const void*, int*, void**, unsigned, int*, void**, unsigned> cuLibraryLoadData{resolver, "cuLibraryLoadData", 12000};
+    Call<Library*, const void*, int*, void**, unsigned, int*, void**, unsigned> cuLibraryLoadData{
+        resolver, "cuLibraryLoadData", 12000};
     Call<Kernel*, Library, const char*> cuLibraryGetKernel{resolver, "cuLibraryGetKernel", 12000};
     Call<Function*, Kernel> cuKernelGetFunction{resolver, "cuKernelGetFunction", 12000};
     Call<Module*, const void*, unsigned, int*, void**> cuModuleLoadDataEx{resolver, "cuModuleLoadDataEx", 2010};

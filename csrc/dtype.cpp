@@ -1,6 +1,5 @@
 #include "dtype.hpp"
 
-#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -13,27 +12,26 @@ namespace {
 
 struct Row {
     std::string_view name, long_name, other_name;
-    std::uint8_t bytes;
     std::uint8_t dlpack_code, dlpack_bits;
     std::uint8_t exponent_bits, mantissa_bits;  // floating only
 };
 
 constexpr std::array<Row, dtype_count> rows{{
-    {"f16", "float16", "half", 2, 2, 16, 5, 10},
-    {"bf16", "bfloat16", "", 2, 4, 16, 8, 7},
-    {"f32", "float32", "float", 4, 2, 32, 8, 23},
-    {"f64", "float64", "double", 8, 2, 64, 11, 52},
-    {"i8", "int8", "", 1, 0, 8, 0, 0},
-    {"i16", "int16", "", 2, 0, 16, 0, 0},
-    {"i32", "int32", "", 4, 0, 32, 0, 0},
-    {"i64", "int64", "", 8, 0, 64, 0, 0},
-    {"u8", "uint8", "", 1, 1, 8, 0, 0},
-    {"u16", "uint16", "", 2, 1, 16, 0, 0},
-    {"u32", "uint32", "", 4, 1, 32, 0, 0},
-    {"u64", "uint64", "", 8, 1, 64, 0, 0},
-    {"bool", "bool_", "int1", 1, 6, 8, 0, 0},
-    {"f8e4m3", "float8_e4m3fn", "float8e4nv", 1, 10, 8, 4, 3},
-    {"f8e5m2", "float8_e5m2", "float8e5", 1, 12, 8, 5, 2},
+    {"f16", "float16", "half", 2, 16, 5, 10},
+    {"bf16", "bfloat16", "", 4, 16, 8, 7},
+    {"f32", "float32", "float", 2, 32, 8, 23},
+    {"f64", "float64", "double", 2, 64, 11, 52},
+    {"i8", "int8", "", 0, 8, 0, 0},
+    {"i16", "int16", "", 0, 16, 0, 0},
+    {"i32", "int32", "", 0, 32, 0, 0},
+    {"i64", "int64", "", 0, 64, 0, 0},
+    {"u8", "uint8", "", 1, 8, 0, 0},
+    {"u16", "uint16", "", 1, 16, 0, 0},
+    {"u32", "uint32", "", 1, 32, 0, 0},
+    {"u64", "uint64", "", 1, 64, 0, 0},
+    {"bool", "bool_", "int1", 6, 8, 0, 0},
+    {"f8e4m3", "float8_e4m3fn", "float8e4nv", 10, 8, 4, 3},
+    {"f8e5m2", "float8_e5m2", "float8e5", 12, 8, 5, 2},
 }};
 
 const Row& row(Dtype dtype) { return rows[static_cast<std::size_t>(dtype)]; }
@@ -42,7 +40,7 @@ std::optional<Dtype> sized(char kind, std::size_t bytes) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
         const auto& name = rows[i].name;
         const bool is_plain = name.find('e') == std::string_view::npos && name[0] != 'b';
-        if (is_plain && name[0] == kind && rows[i].bytes == bytes) return static_cast<Dtype>(i);
+        if (is_plain && name[0] == kind && bytes_by_dtype[i] == bytes) return static_cast<Dtype>(i);
     }
     return std::nullopt;
 }
@@ -54,13 +52,15 @@ std::uint64_t small_float_bits(const Row& to, double value, bool is_finite_only)
     const std::uint64_t sign = std::signbit(value) ? 1ull << (to.exponent_bits + mantissa_bits) : 0;
     const std::uint64_t ones = ((1ull << to.exponent_bits) - 1) << mantissa_bits;
     const std::uint64_t infinity = is_finite_only ? ones | ((1ull << mantissa_bits) - 1) : ones;
-    if (std::isnan(value)) return sign | ones | (is_finite_only ? (1ull << mantissa_bits) - 1 : 1ull << (mantissa_bits - 1));
+    if (std::isnan(value))
+        return sign | ones | (is_finite_only ? (1ull << mantissa_bits) - 1 : 1ull << (mantissa_bits - 1));
     const double size = std::fabs(value);
     if (size == 0) return sign;
     if (std::isinf(size)) return sign | infinity;
     const int exponent = std::max(std::ilogb(size), 1 - bias);
     const double scaled = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));
-    const auto bits = static_cast<std::uint64_t>(scaled) + (static_cast<std::uint64_t>(exponent + bias - 1) << mantissa_bits);
+    const auto bits =
+        static_cast<std::uint64_t>(scaled) + (static_cast<std::uint64_t>(exponent + bias - 1) << mantissa_bits);
     return sign | std::min(bits, infinity);
 }
 
@@ -68,15 +68,12 @@ std::uint64_t small_float_bits(const Row& to, double value, bool is_finite_only)
 
 std::string_view dtype_name(Dtype dtype) { return row(dtype).name; }
 
-std::size_t dtype_bytes(Dtype dtype) { return row(dtype).bytes; }
-
-bool is_floating(Dtype dtype) { return row(dtype).exponent_bits != 0; }
-
 std::optional<Dtype> parse_dtype(std::string_view name) {
     const auto dot = name.rfind('.');
     if (dot != std::string_view::npos) name.remove_prefix(dot + 1);
     for (std::size_t i = 0; i < rows.size(); ++i)
-        if (!name.empty() && (name == rows[i].name || name == rows[i].long_name || name == rows[i].other_name)) return static_cast<Dtype>(i);
+        if (!name.empty() && (name == rows[i].name || name == rows[i].long_name || name == rows[i].other_name))
+            return static_cast<Dtype>(i);
     return std::nullopt;
 }
 

@@ -1,6 +1,7 @@
 // Element types by name, by DLPack code and by buffer format, and how numbers become their bytes.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -14,8 +15,10 @@ namespace gristmill {
 inline constexpr std::size_t dtype_count = 15;
 
 std::string_view dtype_name(Dtype dtype);
-std::size_t dtype_bytes(Dtype dtype);
-bool is_floating(Dtype dtype);
+
+inline constexpr std::array<std::uint8_t, dtype_count> bytes_by_dtype{2, 2, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8, 1, 1, 1};
+constexpr std::size_t dtype_bytes(Dtype dtype) { return bytes_by_dtype[static_cast<std::size_t>(dtype)]; }
+constexpr bool is_floating(Dtype dtype) { return dtype <= Dtype::f64 || dtype >= Dtype::f8e4m3; }
 
 // "f32", "float32", "torch.float32"; what stands before the last dot is ignored.
 std::optional<Dtype> parse_dtype(std::string_view name);

@@ -70,7 +70,8 @@ public:
     bool is_empty() const { return size_ == 0; }
 
     [[noreturn]] static void malformed() {
-        throw Failure(ErrorKind::runtime, {.what = "the built tables hold an expression that is not well formed", .fix = "rebuild the package"});
+        throw Failure(ErrorKind::runtime, {.what = "the built tables hold an expression that is not well formed",
+                                           .fix = "rebuild the package"});
     }
 
 private:

@@ -9,8 +9,27 @@
 namespace gristmill {
 
 enum class Op : std::int64_t {
-    constant, parameter, constexpr_value, add, sub, mul, floor_div, mod, min, max, cdiv,
-    lt, le, eq, ne, logical_and, logical_or, logical_not, select, next_pow2, sm_count,
+    constant,
+    parameter,
+    constexpr_value,
+    add,
+    sub,
+    mul,
+    floor_div,
+    mod,
+    min,
+    max,
+    cdiv,
+    lt,
+    le,
+    eq,
+    ne,
+    logical_and,
+    logical_or,
+    logical_not,
+    select,
+    next_pow2,
+    sm_count,
 };
 
 struct Scope {

@@ -128,7 +128,8 @@ void forget_pool() {
 
 std::shared_ptr<Pool> current_pool() {
     static std::once_flag once;
-    std::call_once(once, [] { ::pthread_atfork([] { slot().mutex.lock(); }, [] { slot().mutex.unlock(); }, forget_pool); });
+    std::call_once(once,
+                   [] { ::pthread_atfork([] { slot().mutex.lock(); }, [] { slot().mutex.unlock(); }, forget_pool); });
     const std::lock_guard lock(slot().mutex);
     if (slot().pool && slot().forks == fork_count) return slot().pool;
     slot().pool = std::make_shared<Pool>();

@@ -24,7 +24,8 @@ int host_thread_count();
 // Returns the number of programs done.
 std::int64_t run_small(const HostWork& work);
 
-// Runs the programs from `begin` on, on all threads. Do not hold the GIL. The pool starts at first use, and again in a forked child.
+// Runs the programs from `begin` on, on all threads. Do not hold the GIL. The pool starts at first use, and again in a
+// forked child.
 void run_large(const HostWork& work, std::int64_t begin);
 
 }  // namespace gristmill

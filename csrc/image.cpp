@@ -20,7 +20,9 @@ constexpr std::array<PtxRow, 24> ptx_rows{{
     {87, 12080}, {88, 12090}, {90, 13000}, {91, 13010}, {92, 13020}, {93, 13030}, {94, 13040}, {95, 13050},
 }};
 
-bool is_same_family(const Image& image, cuda::Capability capability) { return image.sm / 10 == capability.major && image.sm <= capability.sm(); }
+bool is_same_family(const Image& image, cuda::Capability capability) {
+    return image.sm / 10 == capability.major && image.sm <= capability.sm();
+}
 
 // Larger is better; 0: does not run there.
 int cubin_rank(const Image& image, cuda::Capability capability) {
@@ -61,20 +63,23 @@ std::string embedded(const EntryPlace& place) {
     return listed(all, [](std::uint16_t image) { return describe_image(tables.images[image]); });
 }
 
-[[noreturn]] void fail_driver(const EntryPlace& place, const cuda::DeviceFacts& device, const Image& ptx, int driver_version) {
+[[noreturn]] void fail_driver(const EntryPlace& place, const cuda::DeviceFacts& device, const Image& ptx,
+                              int driver_version) {
     throw Failure(ErrorKind::runtime,
                   {.what = concat(place.kernel.name, ": the CUDA driver is too old for the PTX of this kernel"),
-                   .found = concat("a driver for CUDA ", cuda::version_text(driver_version), "; ", describe_image(ptx), " needs CUDA ",
-                                   cuda::version_text(driver_for_ptx(ptx.ptx_version))),
+                   .found = concat("a driver for CUDA ", cuda::version_text(driver_version), "; ", describe_image(ptx),
+                                   " needs CUDA ", cuda::version_text(driver_for_ptx(ptx.ptx_version))),
                    .built = embedded(place),
-                   .fix = concat("update NVIDIA's driver, or build a cubin: add `sm_", device.capability.sm(), "` to TARGETS with GRISTMILL_CUBINS=ON")});
+                   .fix = concat("update NVIDIA's driver, or build a cubin: add `sm_", device.capability.sm(),
+                                 "` to TARGETS with GRISTMILL_CUBINS=ON")});
 }
 
 [[noreturn]] void fail_device(const EntryPlace& place, const cuda::DeviceFacts& device) {
     throw Failure(ErrorKind::runtime, {.what = concat(place.kernel.name, ": no image fits this device"),
                                        .asked = concat(device.name, ", sm_", device.capability.sm()),
                                        .built = embedded(place),
-                                       .fix = concat("add `sm_", device.capability.sm(), "` to TARGETS in gristmill_add_kernels(...), then rebuild")});
+                                       .fix = concat("add `sm_", device.capability.sm(),
+                                                     "` to TARGETS in gristmill_add_kernels(...), then rebuild")});
 }
 
 }  // namespace
@@ -85,14 +90,19 @@ int driver_for_ptx(int ptx_version) {
     return ptx_rows.back().cuda + 1000;
 }
 
-std::optional<std::uint16_t> choose_image(std::span<const Image> images, std::span<const std::uint16_t> cubins, std::span<const std::uint16_t> ptx,
-                                          cuda::Capability capability, int driver_version) {
+std::optional<std::uint16_t> choose_image(std::span<const Image> images, std::span<const std::uint16_t> cubins,
+                                          std::span<const std::uint16_t> ptx, cuda::Capability capability,
+                                          int driver_version) {
     const auto cubin = best(cubins, [&](std::uint16_t i) { return cubin_rank(images[i], capability); });
     if (cubin) return cubin;
-    return best(ptx, [&](std::uint16_t i) { return driver_for_ptx(images[i].ptx_version) <= driver_version ? ptx_rank(images[i], capability) : 0; });
+    return best(ptx, [&](std::uint16_t i) {
+        return driver_for_ptx(images[i].ptx_version) <= driver_version ? ptx_rank(images[i], capability) : 0;
+    });
 }
 
-std::string target_name(const Image& image) { return concat("sm_", image.sm, image.suffix ? std::string(1, image.suffix) : ""); }
+std::string target_name(const Image& image) {
+    return concat("sm_", image.sm, image.suffix ? std::string(1, image.suffix) : "");
+}
 
 std::string describe_image(const Image& image) {
     if (image.kind == ImageKind::cubin) return concat("cubin ", target_name(image));

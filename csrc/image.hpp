@@ -14,12 +14,14 @@ namespace gristmill {
 // The first CUDA version whose driver takes this PTX version (70 for 7.0): 11000 for 11.0.
 int driver_for_ptx(int ptx_version);
 
-// Of the candidates (indices into `images`) the best for a device and a driver: a cubin for exactly this device ("a"), for its
-// family ("f"), for the same major and the nearest minor below; else the PTX nearest below that the driver can read.
-std::optional<std::uint16_t> choose_image(std::span<const Image> images, std::span<const std::uint16_t> cubins, std::span<const std::uint16_t> ptx,
-                                          cuda::Capability capability, int driver_version);
+// Of the candidates (indices into `images`) the best for a device and a driver: a cubin for exactly this device ("a"),
+// for its family ("f"), for the same major and the nearest minor below; else the PTX nearest below that the driver can
+// read.
+std::optional<std::uint16_t> choose_image(std::span<const Image> images, std::span<const std::uint16_t> cubins,
+                                          std::span<const std::uint16_t> ptx, cuda::Capability capability,
+                                          int driver_version);
 
-std::string target_name(const Image& image);    // "sm_90a"
+std::string target_name(const Image& image);     // "sm_90a"
 std::string describe_image(const Image& image);  // "cubin sm_90a", "PTX 7.0 sm_80"
 
 // Where an entry stands in the tables.
@@ -39,6 +41,7 @@ std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device
 const std::string& image_bytes(std::uint16_t image);
 
 // The kernel's handle for a device, loaded at first use. Do not hold the GIL. Raises Failure with the compiler's log.
-cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes, cuda::GpuDevice& device);
+cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
+                         cuda::GpuDevice& device);
 
 }  // namespace gristmill

@@ -15,7 +15,9 @@ namespace {
 const Entry& entry_of(const Specialisation& row, std::string_view variant) {
     for (std::size_t i = 0; i < variant_names.size(); ++i)
         if (variant == variant_names[i]) return row.entries[i];
-    throw Failure(ErrorKind::value, {.what = concat("`", variant, "` is no variant"), .supported = "a32 (aligned), g32, g64 (64-bit offsets)", .fix = "pass one of these"});
+    throw Failure(ErrorKind::value, {.what = concat("`", variant, "` is no variant"),
+                                     .supported = "a32 (aligned), g32, g64 (64-bit offsets)",
+                                     .fix = "pass one of these"});
 }
 
 nb::dict host_dict(const Entry& entry, std::size_t level) {
@@ -30,13 +32,15 @@ nb::dict host_dict(const Entry& entry, std::size_t level) {
 
 nb::dict Instance::dtypes() const {
     nb::dict result;
-    for (std::size_t i = 0; i < kernel().dtype_vars.size(); ++i) result[kernel().dtype_vars[i]] = nb::str(dtype_name(row().dtypes[i]).data());
+    for (std::size_t i = 0; i < kernel().dtype_vars.size(); ++i)
+        result[kernel().dtype_vars[i]] = nb::str(dtype_name(row().dtypes[i]).data());
     return result;
 }
 
 nb::dict Instance::constants() const {
     nb::dict result;
-    for (std::size_t i = 0; i < kernel().constants.size(); ++i) result[kernel().constants[i]] = constant_object(row().constants[i]);
+    for (std::size_t i = 0; i < kernel().constants.size(); ++i)
+        result[kernel().constants[i]] = constant_object(row().constants[i]);
     return result;
 }
 
@@ -44,9 +48,10 @@ std::string Instance::ptx(const std::string& target, const std::string& variant)
     const Entry& entry = entry_of(row(), variant);
     for (const auto image : entry.ptx)
         if (target_name(tables.images[image]) == target) return image_bytes(image);
-    throw Failure(ErrorKind::value, {.what = concat(row().id, ": no PTX for ", target),
-                                     .built = listed(entry.ptx, [](std::uint16_t image) { return target_name(tables.images[image]); }),
-                                     .fix = concat("add `", target, "` to TARGETS in gristmill_add_kernels(...), then rebuild")});
+    throw Failure(ErrorKind::value,
+                  {.what = concat(row().id, ": no PTX for ", target),
+                   .built = listed(entry.ptx, [](std::uint16_t image) { return target_name(tables.images[image]); }),
+                   .fix = concat("add `", target, "` to TARGETS in gristmill_add_kernels(...), then rebuild")});
 }
 
 nb::list Instance::images() const {
@@ -58,14 +63,16 @@ nb::list Instance::images() const {
     };
     for (const auto image : kernel().cubins) add(image, row().entries[0].symbol);
     for (const auto image : row().entries[0].ptx) add(image, row().entries[0].symbol);
-    for (std::size_t level = 0; level < row().entries[0].host.size(); ++level) result.append(host_dict(row().entries[0], level));
+    for (std::size_t level = 0; level < row().entries[0].host.size(); ++level)
+        result.append(host_dict(row().entries[0], level));
     return result;
 }
 
 nb::object Instance::backward() const {
     if (kernel().backward < 0 || row().backward < 0) return nb::none();
     const Dispatcher& gradient = dispatcher(static_cast<std::size_t>(kernel().backward));
-    return nb::cast(Instance(gradient.index(), gradient.kernel().specialisations[static_cast<std::size_t>(row().backward)]));
+    return nb::cast(
+        Instance(gradient.index(), gradient.kernel().specialisations[static_cast<std::size_t>(row().backward)]));
 }
 
 std::string Instance::text() const { return concat("<KernelInstance ", row().id, ">"); }

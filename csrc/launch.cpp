@@ -23,7 +23,8 @@ cuda::LaunchConfig config_of(const Plan& plan, unsigned threads, cuda::Stream st
     return {{size(0), size(1), size(2)}, {threads, 1, 1}, 0, stream, nullptr, 0};
 }
 
-cuda::Result launch_once(const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel, const cuda::LaunchConfig& config) {
+cuda::Result launch_once(const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
+                         const cuda::LaunchConfig& config) {
     const cuda::ContextScope scope(device);
     return device.api().cuLaunchKernelEx(&config, kernel, const_cast<void**>(plan.pointers.data()), nullptr);
 }
@@ -47,19 +48,22 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, unsigned thread
                                              .supported = concat("up to ", most_blocks[axis], " on CUDA"),
                                              .fix = "use a larger block, or put the longest axis first in `grid`"});
     if (threads > most_threads || threads == 0)
-        throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": ", plan.specialisation->id, " wants ", threads, " threads for a block"),
+        throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": ", plan.specialisation->id, " wants ", threads,
+                                                        " threads for a block"),
                                          .supported = concat("1 to ", most_threads),
                                          .fix = "declare fewer warps (`num_warps=`), then rebuild"});
 }
 
-void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel, cuda::Stream stream) {
+void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
+            cuda::Stream stream) {
     const cuda::LaunchConfig config = config_of(plan, place.entry().threads, stream);
     cuda::Result code = launch_once(plan, device, kernel, config);
     if (code == cuda::context_is_destroyed) {  // somebody reset the device: the kernel's handle outlives that
         device.retain_again();
         code = launch_once(plan, device, kernel, config);
     }
-    if (code != cuda::success) cuda::fail(device.api(), code, concat("launching ", place.specialisation.id, " on cuda:", device.ordinal()));
+    if (code != cuda::success)
+        cuda::fail(device.api(), code, concat("launching ", place.specialisation.id, " on cuda:", device.ordinal()));
     if (is_synchronous()) synchronise(place, device, stream);
 }
 

@@ -23,21 +23,27 @@ std::string jit_log(const cuda::Api& api, const std::string& bytes) {
     return log.data();
 }
 
-[[noreturn]] void fail_load(const cuda::Api& api, cuda::Result code, const EntryPlace& place, const Image& image, const std::string& bytes) {
+[[noreturn]] void fail_load(const cuda::Api& api, cuda::Result code, const EntryPlace& place, const Image& image,
+                            const std::string& bytes) {
     const bool is_compiled_here = code == cuda::invalid_ptx || code == cuda::unsupported_ptx;
-    throw Failure(ErrorKind::runtime, {.what = concat(place.kernel.name, ": loading ", describe_image(image), " failed: ", cuda::error_text(api, code)),
-                                       .asked = concat("entry ", place.entry().symbol),
-                                       .found = is_compiled_here ? jit_log(api, bytes) : "",
-                                       .fix = "rebuild the package; if this persists, report it with the output of `python -m gristmill doctor`"});
+    throw Failure(
+        ErrorKind::runtime,
+        {.what =
+             concat(place.kernel.name, ": loading ", describe_image(image), " failed: ", cuda::error_text(api, code)),
+         .asked = concat("entry ", place.entry().symbol),
+         .found = is_compiled_here ? jit_log(api, bytes) : "",
+         .fix = "rebuild the package; if this persists, report it with the output of `python -m gristmill doctor`"});
 }
 
-cuda::Library load_library(const cuda::Api& api, std::uint16_t image, const EntryPlace& place, const std::string& bytes) {
+cuda::Library load_library(const cuda::Api& api, std::uint16_t image, const EntryPlace& place,
+                           const std::string& bytes) {
     static std::vector<cuda::Library> libraries(tables.images.size());
     cuda::Library& library = libraries[image];
     if (library) return library;
     std::array<int, 1> options{cuda::library_binary_is_preserved};
     std::array<void*, 1> values{reinterpret_cast<void*>(std::uintptr_t{1})};
-    const cuda::Result code = api.cuLibraryLoadData(&library, bytes.data(), nullptr, nullptr, 0, options.data(), values.data(), 1);
+    const cuda::Result code =
+        api.cuLibraryLoadData(&library, bytes.data(), nullptr, nullptr, 0, options.data(), values.data(), 1);
     if (code == cuda::success) return library;
     library = nullptr;
     fail_load(api, code, place, tables.images[image], bytes);
@@ -45,7 +51,8 @@ cuda::Library load_library(const cuda::Api& api, std::uint16_t image, const Entr
 
 }  // namespace
 
-cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes, cuda::GpuDevice& device) {
+cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
+                         cuda::GpuDevice& device) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
     auto& slot = device.kernel(place.index());

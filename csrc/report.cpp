@@ -26,7 +26,9 @@ nb::list level_list() {
     return levels;
 }
 
-void add(nb::list& lines, const char* check, const char* status, const std::string& text) { lines.append(nb::make_tuple(check, status, text)); }
+void add(nb::list& lines, const char* check, const char* status, const std::string& text) {
+    lines.append(nb::make_tuple(check, status, text));
+}
 
 void add_host(nb::list& lines) {
     const auto level = best_host_level();
@@ -44,7 +46,8 @@ std::string images_text(const cuda::DeviceFacts& facts, int driver_version) {
     std::set<std::string> used;
     for (const auto& kernel : tables.kernels)
         for (const auto& row : kernel.specialisations)
-            used.insert(describe_image(tables.images[image_for({kernel, row, Variant::aligned32}, facts, driver_version)]));
+            used.insert(
+                describe_image(tables.images[image_for({kernel, row, Variant::aligned32}, facts, driver_version)]));
     return listed(used, [](const std::string& text) { return text; });
 }
 
@@ -52,11 +55,13 @@ void add_device(nb::list& lines, const cuda::Api& api, int ordinal) {
     const std::string name = concat("cuda:", ordinal);
     try {
         const cuda::DeviceFacts facts = cuda::device_facts(api, ordinal);
-        const std::string found = concat(facts.name, ", sm_", facts.capability.sm(), ", ", facts.sm_count, " multiprocessors");
+        const std::string found =
+            concat(facts.name, ", sm_", facts.capability.sm(), ", ", facts.sm_count, " multiprocessors");
         add(lines, name.c_str(), "ok", found);
         const std::string images = images_text(facts, api.resolver.driver_version());
         const bool is_compiled = images.find("PTX") != std::string::npos;
-        add(lines, name.c_str(), is_compiled ? "warning" : "ok", concat(images, is_compiled ? ": the driver compiles PTX at the first call" : ""));
+        add(lines, name.c_str(), is_compiled ? "warning" : "ok",
+            concat(images, is_compiled ? ": the driver compiles PTX at the first call" : ""));
     } catch (const Failure& failure) {
         add(lines, name.c_str(), "error", failure.what());
     }
@@ -65,7 +70,8 @@ void add_device(nb::list& lines, const cuda::Api& api, int ordinal) {
 void add_cuda(nb::list& lines) {
     try {
         const cuda::Api& api = cuda::open_driver();
-        add(lines, "driver", "ok", concat(api.resolver.path(), ", CUDA ", cuda::version_text(api.resolver.driver_version())));
+        add(lines, "driver", "ok",
+            concat(api.resolver.path(), ", CUDA ", cuda::version_text(api.resolver.driver_version())));
         const int count = cuda::device_count(cuda::driver());
         for (int ordinal = 0; ordinal < count; ++ordinal) add_device(lines, api, ordinal);
     } catch (const Failure& failure) {
@@ -79,7 +85,10 @@ nb::dict image_dict(const Image& image) {
     nb::dict result;
     result["kind"] = image.kind == ImageKind::cubin ? "cubin" : "ptx";
     result["target"] = target_name(image);
-    result["ptx_version"] = image.kind == ImageKind::ptx ? nb::object(nb::str(concat(image.ptx_version / 10, ".", image.ptx_version % 10).c_str())) : nb::none();
+    result["ptx_version"] =
+        image.kind == ImageKind::ptx
+            ? nb::object(nb::str(concat(image.ptx_version / 10, ".", image.ptx_version % 10).c_str()))
+            : nb::none();
     result["bytes"] = image.raw_size;
     result["packed_bytes"] = image.size;
     return result;
@@ -107,7 +116,8 @@ nb::dict device_info(const Kernel& kernel, int device) {
     const cuda::DeviceFacts facts = cuda::device_facts(api, device);
     nb::dict result, images;
     for (const auto& row : kernel.specialisations)
-        images[row.id] = describe_image(tables.images[image_for({kernel, row, Variant::aligned32}, facts, api.resolver.driver_version())]);
+        images[row.id] = describe_image(
+            tables.images[image_for({kernel, row, Variant::aligned32}, facts, api.resolver.driver_version())]);
     result["kernel"] = kernel.name;
     result["device"] = concat(facts.name, ", sm_", facts.capability.sm());
     result["images"] = images;
@@ -132,7 +142,9 @@ nb::dict package_info() {
 
 nb::list doctor() {
     nb::list lines;
-    add(lines, "package", "ok", concat(tables.package, " ", tables.version, ", ", tables.kernels.size(), " kernels, built by gristmill ", tables.gristmill_version));
+    add(lines, "package", "ok",
+        concat(tables.package, " ", tables.version, ", ", tables.kernels.size(), " kernels, built by gristmill ",
+               tables.gristmill_version));
     add_host(lines);
     add_cuda(lines);
     return lines;

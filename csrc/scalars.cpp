@@ -9,12 +9,14 @@ namespace gristmill {
 
 namespace {
 
-[[noreturn]] void fail_kind(const Kernel& kernel, const Parameter& parameter, PyObject* object, std::string_view supported) {
+[[noreturn]] void fail_kind(const Kernel& kernel, const Parameter& parameter, PyObject* object,
+                            std::string_view supported) {
     const bool is_array = type_info(object).protocol != Protocol::none;
     throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": `", parameter.name, "` is no number of its type"),
                                     .found = type_name(object),
                                     .supported = std::string(supported),
-                                    .fix = is_array ? concat("pass `", parameter.name, ".item()`") : concat("pass `", parameter.name, "` as ", supported)});
+                                    .fix = is_array ? concat("pass `", parameter.name, ".item()`")
+                                                    : concat("pass `", parameter.name, "` as ", supported)});
 }
 
 [[noreturn]] void fail_range(const Kernel& kernel, const Parameter& parameter, PyObject* object, Dtype dtype) {
@@ -26,12 +28,22 @@ namespace {
 }
 
 // Arrays convert to numbers too, but for those of a GPU that is a hidden wait.
-bool is_number(PyObject* object) { return PyFloat_Check(object) || PyLong_Check(object) || type_info(object).protocol == Protocol::none || PyBool_Check(object); }
+bool is_number(PyObject* object) {
+    return PyFloat_Check(object) || PyLong_Check(object) || type_info(object).protocol == Protocol::none ||
+           PyBool_Check(object);
+}
 
 // NumPy's scalars have the buffer protocol, as arrays have: they are told apart by their missing axes.
-bool is_numpy_scalar(PyObject* object) { return type_name(object).starts_with("numpy.") && !nb::hasattr(nb::handle(object), "__setitem__"); }
+bool is_numpy_scalar(PyObject* object) {
+    return type_name(object).starts_with("numpy.") && !nb::hasattr(nb::handle(object), "__setitem__");
+}
 
 std::int64_t integer_of(const Kernel& kernel, const Parameter& parameter, Dtype dtype, PyObject* object) {
+    if (PyLong_Check(object) && dtype != Dtype::u64) {
+        const auto value = PyLong_AsLongLong(object);
+        if (integer_fits(dtype, value) && (value != -1 || !PyErr_Occurred())) return value;
+        fail_range(kernel, parameter, object, dtype);
+    }
     const auto number = nb::steal(PyNumber_Index(object));
     if (!number.is_valid()) {
         PyErr_Clear();
@@ -82,13 +94,16 @@ Scalar read_index(const Kernel& kernel, const Parameter& parameter, PyObject* ob
 
 Scalar read_scalar(const Kernel& kernel, const Parameter& parameter, Dtype dtype, PyObject* object) {
     if (PyFloat_Check(object) && is_floating(dtype)) return {0, PyFloat_AsDouble(object), true};
-    if (!is_number(object) && !is_numpy_scalar(object)) fail_kind(kernel, parameter, object, is_floating(dtype) ? "a float" : "an int");
+    if (!is_number(object) && !is_numpy_scalar(object))
+        fail_kind(kernel, parameter, object, is_floating(dtype) ? "a float" : "an int");
     if (dtype == Dtype::boolean) return {truth_of(kernel, parameter, object), 0, true};
     if (is_floating(dtype)) return {0, real_of(kernel, parameter, object), true};
     return {integer_of(kernel, parameter, dtype, object), 0, true};
 }
 
-Scalar default_scalar(const Parameter& parameter) { return {static_cast<std::int64_t>(parameter.default_value), parameter.default_value, false}; }
+Scalar default_scalar(const Parameter& parameter) {
+    return {static_cast<std::int64_t>(parameter.default_value), parameter.default_value, false};
+}
 
 ConstantValue read_constant(const Kernel& kernel, const char* name, PyObject* object) {
     using Kind = ConstantValue::Kind;
@@ -96,7 +111,8 @@ ConstantValue read_constant(const Kernel& kernel, const char* name, PyObject* ob
     if (PyUnicode_Check(object)) return {Kind::text, 0, 0, nb::borrow<nb::str>(object).c_str()};
     if (PyFloat_Check(object)) return {Kind::real, 0, PyFloat_AsDouble(object), nullptr};
     if (const auto number = nb::steal(PyNumber_Index(object)); number.is_valid())
-        if (const auto value = PyLong_AsLongLong(number.ptr()); value != -1 || !PyErr_Occurred()) return {Kind::integer, value, 0, nullptr};
+        if (const auto value = PyLong_AsLongLong(number.ptr()); value != -1 || !PyErr_Occurred())
+            return {Kind::integer, value, 0, nullptr};
     PyErr_Clear();
     throw Failure(ErrorKind::type, {.what = concat(kernel.name, ": constant `", name, "` has the wrong type"),
                                     .found = type_name(object),
@@ -118,7 +134,9 @@ Dtype read_dtype(PyObject* object) {
     if (const auto dtype = parse_dtype(spelling)) return *dtype;
     std::string all;
     for (std::size_t i = 0; i < dtype_count; ++i) all.append(i ? ", " : "").append(dtype_name(static_cast<Dtype>(i)));
-    throw Failure(ErrorKind::type, {.what = concat("`", spelling, "` is not a known dtype"), .supported = all, .fix = "pass one of these, as in \"f32\""});
+    throw Failure(ErrorKind::type, {.what = concat("`", spelling, "` is not a known dtype"),
+                                    .supported = all,
+                                    .fix = "pass one of these, as in \"f32\""});
 }
 
 }  // namespace gristmill

@@ -17,10 +17,12 @@ cuda::Stream handle_of(nb::handle number) {
 }
 
 [[noreturn]] void fail_stream(nb::handle object) {
-    throw Failure(ErrorKind::type, {.what = "`stream` is no CUDA stream",
-                                    .found = type_name(object.ptr()),
-                                    .supported = "an int (the handle), an object with __cuda_stream__, torch.cuda.Stream, cupy.cuda.Stream, None",
-                                    .fix = "pass the stream's handle, as in `stream=s.cuda_stream`"});
+    throw Failure(
+        ErrorKind::type,
+        {.what = "`stream` is no CUDA stream",
+         .found = type_name(object.ptr()),
+         .supported = "an int (the handle), an object with __cuda_stream__, torch.cuda.Stream, cupy.cuda.Stream, None",
+         .fix = "pass the stream's handle, as in `stream=s.cuda_stream`"});
 }
 
 // A method by the protocol; some objects have it as a property.
@@ -41,12 +43,15 @@ cuda::Stream stream_of(nb::handle object) {
 cuda::Stream exchange_stream(const dlpack::ExchangeApi& api, int device) {
     void* stream = nullptr;
     if (api.current_stream(dlpack::cuda, device, &stream) != 0)
-        throw Failure(ErrorKind::runtime, {.what = concat("the current stream of cuda:", device, " is not known"), .found = take_python_error()});
+        throw Failure(ErrorKind::runtime, {.what = concat("the current stream of cuda:", device, " is not known"),
+                                           .found = take_python_error()});
     return static_cast<cuda::Stream>(stream);
 }
 
 cuda::Stream framework_stream(Framework framework, int device) {
-    if (framework == Framework::cupy) return handle_of(nb::object(nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")().attr("ptr")));
+    if (framework == Framework::cupy)
+        return handle_of(
+            nb::object(nb::module_::import_("cupy").attr("cuda").attr("get_current_stream")().attr("ptr")));
     return handle_of(nb::object(nb::module_::import_("torch").attr("_C").attr("_cuda_getCurrentRawStream")(device)));
 }
 
@@ -57,12 +62,15 @@ std::optional<cuda::Stream> StreamChoice::find(int device) const {
     for (const TypeInfo* type : types_)
         if (type->api && type->api->current_stream) return exchange_stream(*type->api, device);
     for (const TypeInfo* type : types_)
-        if (type->framework == Framework::cupy || type->framework == Framework::torch) return framework_stream(type->framework, device);
+        if (type->framework == Framework::cupy || type->framework == Framework::torch)
+            return framework_stream(type->framework, device);
     return std::nullopt;
 }
 
 bool is_same_stream(cuda::Stream a, cuda::Stream b) {
-    const auto normal = [](cuda::Stream stream) { return reinterpret_cast<std::uintptr_t>(stream) == 1 ? nullptr : stream; };
+    const auto normal = [](cuda::Stream stream) {
+        return reinterpret_cast<std::uintptr_t>(stream) == 1 ? nullptr : stream;
+    };
     return normal(a) == normal(b);
 }
 

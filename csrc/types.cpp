@@ -33,7 +33,9 @@ const dlpack::ExchangeApi* exchange_api(nb::handle type) {
 
 // Types come before instances: a module may give an interface to single objects only, so those are asked too.
 Protocol protocol_of(PyObject* object, const TypeInfo& info) {
-    const auto has = [type = nb::handle(reinterpret_cast<PyObject*>(info.type))](const char* name) { return nb::hasattr(type, name); };
+    const auto has = [type = nb::handle(reinterpret_cast<PyObject*>(info.type))](const char* name) {
+        return nb::hasattr(type, name);
+    };
     if (info.api) return Protocol::exchange;
     const bool has_buffer = PyObject_CheckBuffer(object);
     if (has_buffer && has("__array_interface__") && has("dtype")) return Protocol::numpy;

@@ -110,15 +110,19 @@ bool may_overlap(const View& a, const View& b) {
     return !is_interleaved(a, b, start_b - start_a);
 }
 
-std::string describe(const Device& device) { return device.kind == DeviceKind::cpu ? "the CPU" : concat("cuda:", device.ordinal); }
+std::string describe(const Device& device) {
+    return device.kind == DeviceKind::cpu ? "the CPU" : concat("cuda:", device.ordinal);
+}
 
 std::string describe_array(const View& view) {
-    return concat(dtype_name(view.dtype), "[", listed(shape_of(view), [](std::int64_t length) { return std::to_string(length); }), "]");
+    return concat(dtype_name(view.dtype), "[",
+                  listed(shape_of(view), [](std::int64_t length) { return std::to_string(length); }), "]");
 }
 
 std::string describe_strides(const View& view) {
     std::string text;
-    for (std::int32_t i = 0; i < view.rank; ++i) text.append(i ? ", " : "").append(std::to_string(stride_in_bytes(view, i) / view.item_bytes));
+    for (std::int32_t i = 0; i < view.rank; ++i)
+        text.append(i ? ", " : "").append(std::to_string(stride_in_bytes(view, i) / view.item_bytes));
     return concat("(", text, ")");
 }
 

@@ -49,8 +49,8 @@ bool is_same_buffer(const View& a, const View& b);
 // Whether some byte belongs to both; may say yes where strided arrays interleave in more than one axis.
 bool may_overlap(const View& a, const View& b);
 
-std::string describe(const Device& device);          // "the CPU", "cuda:0"
-std::string describe_array(const View& view);        // "f16[4096, 1000]"
-std::string describe_strides(const View& view);      // "(1, 4096)", in elements
+std::string describe(const Device& device);      // "the CPU", "cuda:0"
+std::string describe_array(const View& view);    // "f16[4096, 1000]"
+std::string describe_strides(const View& view);  // "(1, 4096)", in elements
 
 }  // namespace gristmill

@@ -34,11 +34,11 @@ struct State {
     int driver_version = 12080;
     bool is_logging = true;
     std::string log;
-    std::map<std::string, int> failures;          // function -> code
-    std::map<std::string, int> failures_left;     // function -> times; absent: always
+    std::map<std::string, int> failures;                      // function -> code
+    std::map<std::string, int> failures_left;                 // function -> times; absent: always
     std::map<std::string, std::vector<int>> parameter_sizes;  // entry -> bytes of each parameter
     int context_of_device[64] = {};
-    std::vector<void*> contexts;                  // stack of the (one) thread under test
+    std::vector<void*> contexts;  // stack of the (one) thread under test
     std::map<std::string, FakeKernel> kernels;
     std::vector<FakeLibrary*> libraries;
     int capture_mode = 0;
@@ -79,7 +79,8 @@ std::string parameters_text(const std::string& entry, void** parameters) {
     std::string text;
     const auto sizes = state().parameter_sizes.find(entry);
     if (sizes == state().parameter_sizes.end()) return text;
-    for (std::size_t i = 0; i < sizes->second.size(); ++i) text.append(i ? "," : "").append(hex(parameters[i], static_cast<std::size_t>(sizes->second[i])));
+    for (std::size_t i = 0; i < sizes->second.size(); ++i)
+        text.append(i ? "," : "").append(hex(parameters[i], static_cast<std::size_t>(sizes->second[i])));
     return text;
 }
 
@@ -89,9 +90,11 @@ int initialise(unsigned) {
 }
 
 int get_error_name(int code, const char** text) {
-    static const std::map<int, const char*> names{{1, "CUDA_ERROR_INVALID_VALUE"}, {3, "CUDA_ERROR_NOT_INITIALIZED"}, {100, "CUDA_ERROR_NO_DEVICE"},
-                                                  {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {218, "CUDA_ERROR_INVALID_PTX"}, {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
-                                                  {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}};
+    static const std::map<int, const char*> names{
+        {1, "CUDA_ERROR_INVALID_VALUE"},     {3, "CUDA_ERROR_NOT_INITIALIZED"},
+        {100, "CUDA_ERROR_NO_DEVICE"},       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+        {218, "CUDA_ERROR_INVALID_PTX"},     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
+        {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}};
     const auto found = names.find(code);
     *text = found == names.end() ? nullptr : found->second;
     return found == names.end();
@@ -152,12 +155,14 @@ int context_pop(void** context) {
     return 0;
 }
 
-int library_load(FakeLibrary** library, const char* data, int*, void**, unsigned, int* options, void**, unsigned option_count) {
+int library_load(FakeLibrary** library, const char* data, int*, void**, unsigned, int* options, void**,
+                 unsigned option_count) {
     const std::lock_guard lock(state().mutex);
     std::string head(data, 40);
     for (char& letter : head)
         if (letter < ' ') letter = ' ';
-    record(std::string("load ").append(head) + " options=" + std::to_string(option_count ? options[0] : -1) + " capture=" + std::to_string(state().capture_mode));
+    record(std::string("load ").append(head) + " options=" + std::to_string(option_count ? options[0] : -1) +
+           " capture=" + std::to_string(state().capture_mode));
     if (const int code = failure("cuLibraryLoadData")) return code;
     state().libraries.push_back(*library = new FakeLibrary{head});
     return 0;
@@ -180,7 +185,8 @@ int kernel_get_function(void** function, FakeKernel* kernel) {
 
 int module_load(void**, const void*, unsigned count, int* options, void** values) {
     for (unsigned i = 0; i < count; ++i)
-        if (options[i] == 5) std::strcpy(static_cast<char*>(values[i]), "ptxas: line 1; fatal: the stub does not like this");
+        if (options[i] == 5)
+            std::strcpy(static_cast<char*>(values[i]), "ptxas: line 1; fatal: the stub does not like this");
     record("module");
     return 218;
 }
@@ -191,8 +197,9 @@ int launch(const Launch* config, FakeKernel* kernel, void** parameters, void** e
     if (!s.is_logging) return 0;
     std::ostringstream line;
     const auto context = s.contexts.empty() ? -1 : static_cast<int*>(s.contexts.back()) - s.context_of_device;
-    line << "launch " << kernel->name << " grid=" << config->grid[0] << "," << config->grid[1] << "," << config->grid[2] << " block=" << config->block[0] << ","
-         << config->block[1] << "," << config->block[2] << " shared=" << config->dynamic_shared_bytes << " stream=" << config->stream << " context=" << context
+    line << "launch " << kernel->name << " grid=" << config->grid[0] << "," << config->grid[1] << "," << config->grid[2]
+         << " block=" << config->block[0] << "," << config->block[1] << "," << config->block[2]
+         << " shared=" << config->dynamic_shared_bytes << " stream=" << config->stream << " context=" << context
          << " extra=" << extra << " parameters=" << parameters_text(kernel->name, parameters);
     record(line.str());
     return 0;
@@ -315,7 +322,9 @@ void stub_fail(const char* function, int code, int times) {
 }
 
 // `sizes`: the bytes of each parameter of an entry, by which its arguments are read at a launch.
-void stub_set_parameters(const char* entry, const int* sizes, int count) { state().parameter_sizes[entry] = std::vector<int>(sizes, sizes + count); }
+void stub_set_parameters(const char* entry, const int* sizes, int count) {
+    state().parameter_sizes[entry] = std::vector<int>(sizes, sizes + count);
+}
 
 void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
 void stub_clear_contexts() { state().contexts.clear(); }

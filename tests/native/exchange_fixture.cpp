@@ -25,7 +25,8 @@ int current_stream(std::int32_t, std::int32_t, void** out) {
 
 extern "C" {
 
-gristmill::dlpack::ExchangeApi exchange_api = {{1, 3}, nullptr, nullptr, nullptr, nullptr, tensor_from_object, current_stream};
+gristmill::dlpack::ExchangeApi exchange_api = {{1, 3},        nullptr, nullptr, nullptr, nullptr, tensor_from_object,
+                                               current_stream};
 
 void exchange_register(void* object, const gristmill::dlpack::Tensor* tensor) { tensors[object] = *tensor; }
 void exchange_set_stream(void* value) { stream = value; }

@@ -45,7 +45,8 @@ void scale(Parameters parameters, std::int64_t begin, std::int64_t end) {
     const auto factor = reader.next<float>();
     const auto n = reader.next<Index>();
     const std::int64_t last = std::min<std::int64_t>(end * block, n);
-    for (std::int64_t i = begin * block; i < last; ++i) y[i] = Element(static_cast<Wide>(x[i]) * static_cast<Wide>(factor));
+    for (std::int64_t i = begin * block; i < last; ++i)
+        y[i] = Element(static_cast<Wide>(x[i]) * static_cast<Wide>(factor));
 }
 
 template <class Element, class Position>
@@ -79,17 +80,33 @@ void many(Parameters parameters, std::size_t bytes) {
 
 }  // namespace
 
-void scale_f32_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<float, float, std::int32_t>(p, begin, end); }
-void scale_f32_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<float, float, std::int64_t>(p, begin, end); }
-void scale_f64_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<double, double, std::int32_t>(p, begin, end); }
-void scale_f64_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<double, double, std::int64_t>(p, begin, end); }
-void scale_bf16_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<Bfloat16, float, std::int32_t>(p, begin, end); }
-void scale_bf16_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { scale<Bfloat16, float, std::int64_t>(p, begin, end); }
+void scale_f32_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<float, float, std::int32_t>(p, begin, end);
+}
+void scale_f32_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<float, float, std::int64_t>(p, begin, end);
+}
+void scale_f64_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<double, double, std::int32_t>(p, begin, end);
+}
+void scale_f64_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<double, double, std::int64_t>(p, begin, end);
+}
+void scale_bf16_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<Bfloat16, float, std::int32_t>(p, begin, end);
+}
+void scale_bf16_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    scale<Bfloat16, float, std::int64_t>(p, begin, end);
+}
 void gather_f32_i32(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { gather<float, std::int32_t>(p); }
 void gather_f32_i64(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { gather<float, std::int64_t>(p); }
 void gather_f64_i32(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { gather<double, std::int32_t>(p); }
-void row_scale_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { row_scale<std::int32_t>(p, begin, end); }
-void row_scale_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { row_scale<std::int64_t>(p, begin, end); }
+void row_scale_32(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    row_scale<std::int32_t>(p, begin, end);
+}
+void row_scale_64(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    row_scale<std::int64_t>(p, begin, end);
+}
 void many_32(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { many(p, 104); }
 void many_64(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { many(p, 128); }
 

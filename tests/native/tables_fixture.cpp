@@ -18,19 +18,28 @@ using F = HostFunction;
 constexpr Image images[] = {
 #include "blob_rows.inc"
 };
-constexpr std::uint16_t both_cubins[] = {0, 1}, both_ptx[] = {2, 3}, new_ptx[] = {4}, new_cubins[] = {5, 6}, old_ptx[] = {2};
+constexpr std::uint16_t both_cubins[] = {0, 1}, both_ptx[] = {2, 3}, new_ptx[] = {4}, new_cubins[] = {5, 6},
+                        old_ptx[] = {2};
 
 constexpr Value integer(std::int64_t value) { return {Value::Kind::integer, value, 0, nullptr}; }
 
 // Parameters: name, kind, dtype_var, dtype, tensor, axis, read, written, strided, default?, default, extent
-constexpr Parameter pointer(const char* name, int var, Dtype dtype, bool is_written, Code extent = {}, bool is_strided = false) {
-    return {name, K::pointer, static_cast<std::int8_t>(var), dtype, -1, 0, !is_written, is_written, is_strided, false, 0, extent};
+constexpr Parameter pointer(const char* name, int var, Dtype dtype, bool is_written, Code extent = {},
+                            bool is_strided = false) {
+    return {name, K::pointer, static_cast<std::int8_t>(var), dtype, -1, 0, !is_written, is_written, is_strided, false,
+            0,    extent};
 }
 constexpr Parameter index(const char* name, K kind, int tensor, int axis = 0) {
-    return {name, kind, -1, Dtype::i64, static_cast<std::int8_t>(tensor), static_cast<std::int8_t>(axis), false, false, false, false, 0, {}};
+    return {
+        name,  kind,  -1, Dtype::i64, static_cast<std::int8_t>(tensor), static_cast<std::int8_t>(axis), false, false,
+        false, false, 0,  {}};
 }
-constexpr Parameter scalar(const char* name, Dtype dtype) { return {name, K::scalar, -1, dtype, -1, 0, false, false, false, false, 0, {}}; }
-constexpr Parameter scalar(const char* name, Dtype dtype, double value) { return {name, K::scalar, -1, dtype, -1, 0, false, false, false, true, value, {}}; }
+constexpr Parameter scalar(const char* name, Dtype dtype) {
+    return {name, K::scalar, -1, dtype, -1, 0, false, false, false, false, 0, {}};
+}
+constexpr Parameter scalar(const char* name, Dtype dtype, double value) {
+    return {name, K::scalar, -1, dtype, -1, 0, false, false, false, true, value, {}};
+}
 
 constexpr Dtype f16s[] = {Dtype::f16}, f32s[] = {Dtype::f32}, f64s[] = {Dtype::f64}, bf16s[] = {Dtype::bf16};
 constexpr const char* d_var[] = {"D"};
@@ -39,78 +48,282 @@ constexpr Value block_64[] = {integer(64)}, block_256[] = {integer(256)}, block_
 
 // scale(x, y, factor=2.0, n = size x, BLOCK): grid cdiv(n, 256), the extent of x and y is n.
 constexpr std::int64_t scale_n[] = {1, 3}, scale_grid[] = {1, 3, 0, 256, 10};
-constexpr Parameter scale_parameters[] = {pointer("x", 0, Dtype::f32, false, scale_n), pointer("y", 0, Dtype::f32, true, scale_n), scalar("factor", Dtype::f32, 2.0),
+constexpr Parameter scale_parameters[] = {pointer("x", 0, Dtype::f32, false, scale_n),
+                                          pointer("y", 0, Dtype::f32, true, scale_n), scalar("factor", Dtype::f32, 2.0),
                                           index("n", K::size, 0)};
 constexpr Code scale_grids[] = {scale_grid};
-constexpr F scale_f32_32[] = {fixture::scale_f32_32}, scale_f32_64[] = {fixture::scale_f32_64}, scale_f64_32[] = {fixture::scale_f64_32},
-            scale_f64_64[] = {fixture::scale_f64_64}, scale_bf16_32[] = {fixture::scale_bf16_32}, scale_bf16_64[] = {fixture::scale_bf16_64};
+constexpr F scale_f32_32[] = {fixture::scale_f32_32}, scale_f32_64[] = {fixture::scale_f32_64},
+            scale_f64_32[] = {fixture::scale_f64_32}, scale_f64_64[] = {fixture::scale_f64_64},
+            scale_bf16_32[] = {fixture::scale_bf16_32}, scale_bf16_64[] = {fixture::scale_bf16_64};
 constexpr Specialisation scale_rows[] = {
-    {"scale__f32__256", f32s, block_256, 4, 0, {}, {{"scale__f32__256__a32", 128, 0, scale_f32_32, both_ptx}, {"scale__f32__256__g32", 128, 0, scale_f32_32, both_ptx}, {"scale__f32__256__g64", 128, 0, scale_f32_64, both_ptx}}, -1},
-    {"scale__f32__1024", f32s, block_1024, 8, 0, {}, {{"scale__f32__1024__a32", 256, 0, scale_f32_32, both_ptx}, {"scale__f32__1024__g32", 256, 0, scale_f32_32, both_ptx}, {"scale__f32__1024__g64", 256, 0, scale_f32_64, both_ptx}}, -1},
-    {"scale__f64__256", f64s, block_256, 4, 0, {}, {{"scale__f64__256__a32", 128, 0, scale_f64_32, both_ptx}, {"scale__f64__256__g32", 128, 0, scale_f64_32, both_ptx}, {"scale__f64__256__g64", 128, 0, scale_f64_64, both_ptx}}, -1},
-    {"scale__bf16__256", bf16s, block_256, 4, 0, {}, {{"scale__bf16__256__a32", 128, 0, scale_bf16_32, both_ptx}, {"scale__bf16__256__g32", 128, 0, scale_bf16_32, both_ptx}, {"scale__bf16__256__g64", 128, 0, scale_bf16_64, both_ptx}}, -1},
+    {"scale__f32__256",
+     f32s,
+     block_256,
+     4,
+     0,
+     {},
+     {{"scale__f32__256__a32", 128, 0, scale_f32_32, both_ptx},
+      {"scale__f32__256__g32", 128, 0, scale_f32_32, both_ptx},
+      {"scale__f32__256__g64", 128, 0, scale_f32_64, both_ptx}},
+     -1},
+    {"scale__f32__1024",
+     f32s,
+     block_1024,
+     8,
+     0,
+     {},
+     {{"scale__f32__1024__a32", 256, 0, scale_f32_32, both_ptx},
+      {"scale__f32__1024__g32", 256, 0, scale_f32_32, both_ptx},
+      {"scale__f32__1024__g64", 256, 0, scale_f32_64, both_ptx}},
+     -1},
+    {"scale__f64__256",
+     f64s,
+     block_256,
+     4,
+     0,
+     {},
+     {{"scale__f64__256__a32", 128, 0, scale_f64_32, both_ptx},
+      {"scale__f64__256__g32", 128, 0, scale_f64_32, both_ptx},
+      {"scale__f64__256__g64", 128, 0, scale_f64_64, both_ptx}},
+     -1},
+    {"scale__bf16__256",
+     bf16s,
+     block_256,
+     4,
+     0,
+     {},
+     {{"scale__bf16__256__a32", 128, 0, scale_bf16_32, both_ptx},
+      {"scale__bf16__256__g32", 128, 0, scale_bf16_32, both_ptx},
+      {"scale__bf16__256__g64", 128, 0, scale_bf16_64, both_ptx}},
+     -1},
 };
 
 // gather(x, index, y, n = size index): two dtype variables; PTX only, of a new version. y[i] = x[index[i]]
 constexpr const char* gather_vars[] = {"A", "B"};
-constexpr Dtype f32_i32[] = {Dtype::f32, Dtype::i32}, f32_i64[] = {Dtype::f32, Dtype::i64}, f64_i32[] = {Dtype::f64, Dtype::i32};
+constexpr Dtype f32_i32[] = {Dtype::f32, Dtype::i32}, f32_i64[] = {Dtype::f32, Dtype::i64},
+                f64_i32[] = {Dtype::f64, Dtype::i32};
 constexpr std::int64_t gather_n[] = {1, 3}, one_program[] = {0, 1};
-constexpr Parameter gather_parameters[] = {pointer("x", 0, Dtype::f32, false), pointer("index", 1, Dtype::i32, false, gather_n), pointer("y", 0, Dtype::f32, true, gather_n),
-                                           index("n", K::size, 1)};
+constexpr Parameter gather_parameters[] = {pointer("x", 0, Dtype::f32, false),
+                                           pointer("index", 1, Dtype::i32, false, gather_n),
+                                           pointer("y", 0, Dtype::f32, true, gather_n), index("n", K::size, 1)};
 constexpr Code one_grid[] = {one_program};
-constexpr F gather_a[] = {fixture::gather_f32_i32}, gather_b[] = {fixture::gather_f32_i64}, gather_c[] = {fixture::gather_f64_i32};
+constexpr F gather_a[] = {fixture::gather_f32_i32}, gather_b[] = {fixture::gather_f32_i64},
+            gather_c[] = {fixture::gather_f64_i32};
 constexpr Specialisation gather_rows[] = {
-    {"gather__f32_i32", f32_i32, {}, 1, 0, {}, {{"gather_a", 32, 0, gather_a, new_ptx}, {"gather_a", 32, 0, gather_a, new_ptx}, {"gather_a", 32, 0, gather_a, new_ptx}}, -1},
-    {"gather__f32_i64", f32_i64, {}, 1, 0, {}, {{"gather_b", 32, 0, gather_b, new_ptx}, {"gather_b", 32, 0, gather_b, new_ptx}, {"gather_b", 32, 0, gather_b, new_ptx}}, -1},
-    {"gather__f64_i32", f64_i32, {}, 1, 0, {}, {{"gather_c", 32, 0, gather_c, new_ptx}, {"gather_c", 32, 0, gather_c, new_ptx}, {"gather_c", 32, 0, gather_c, new_ptx}}, -1},
+    {"gather__f32_i32",
+     f32_i32,
+     {},
+     1,
+     0,
+     {},
+     {{"gather_a", 32, 0, gather_a, new_ptx},
+      {"gather_a", 32, 0, gather_a, new_ptx},
+      {"gather_a", 32, 0, gather_a, new_ptx}},
+     -1},
+    {"gather__f32_i64",
+     f32_i64,
+     {},
+     1,
+     0,
+     {},
+     {{"gather_b", 32, 0, gather_b, new_ptx},
+      {"gather_b", 32, 0, gather_b, new_ptx},
+      {"gather_b", 32, 0, gather_b, new_ptx}},
+     -1},
+    {"gather__f64_i32",
+     f64_i32,
+     {},
+     1,
+     0,
+     {},
+     {{"gather_c", 32, 0, gather_c, new_ptx},
+      {"gather_c", 32, 0, gather_c, new_ptx},
+      {"gather_c", 32, 0, gather_c, new_ptx}},
+     -1},
 };
 
-// row_scale(x, y, n_rows, n_cols, stride, BLOCK): one program a row, n_cols <= BLOCK; the stride must divide by 4 to be aligned.
+// row_scale(x, y, n_rows, n_cols, stride, BLOCK): one program a row, n_cols <= BLOCK; the stride must divide by 4 to be
+// aligned.
 constexpr std::int64_t row_pick[] = {1, 3, 2, 0, 12}, row_grid[] = {1, 2}, row_extent[] = {1, 2, 1, 3, 5};
 constexpr std::uint16_t row_divisibility[] = {1, 1, 1, 1, 4};
-constexpr Parameter row_parameters[] = {pointer("x", 0, Dtype::f32, false, row_extent, true), pointer("y", 0, Dtype::f32, true, row_extent), index("n_rows", K::shape, 0, 0),
+constexpr Parameter row_parameters[] = {pointer("x", 0, Dtype::f32, false, row_extent, true),
+                                        pointer("y", 0, Dtype::f32, true, row_extent), index("n_rows", K::shape, 0, 0),
                                         index("n_cols", K::shape, 0, -1), index("stride", K::stride, 0, 0)};
 constexpr Code row_grids[] = {row_grid};
 constexpr F row_32[] = {fixture::row_scale_32}, row_64[] = {fixture::row_scale_64};
 constexpr Specialisation row_rows[] = {
-    {"row_scale__f32__64", f32s, block_64, 1, 0, row_divisibility, {{"row_scale_64_a32", 32, 0, row_32, old_ptx}, {"row_scale_64_g32", 32, 0, row_32, old_ptx}, {"row_scale_64_g64", 32, 0, row_64, old_ptx}}, 0},
-    {"row_scale__f32__256", f32s, block_256, 4, 0, row_divisibility, {{"row_scale_256_a32", 128, 0, row_32, old_ptx}, {"row_scale_256_g32", 128, 0, row_32, old_ptx}, {"row_scale_256_g64", 128, 0, row_64, old_ptx}}, 1},
+    {"row_scale__f32__64",
+     f32s,
+     block_64,
+     1,
+     0,
+     row_divisibility,
+     {{"row_scale_64_a32", 32, 0, row_32, old_ptx},
+      {"row_scale_64_g32", 32, 0, row_32, old_ptx},
+      {"row_scale_64_g64", 32, 0, row_64, old_ptx}},
+     0},
+    {"row_scale__f32__256",
+     f32s,
+     block_256,
+     4,
+     0,
+     row_divisibility,
+     {{"row_scale_256_a32", 128, 0, row_32, old_ptx},
+      {"row_scale_256_g32", 128, 0, row_32, old_ptx},
+      {"row_scale_256_g64", 128, 0, row_64, old_ptx}},
+     1},
 };
 constexpr Specialisation row_backward_rows[] = {
-    {"row_scale_backward__f32__64", f32s, block_64, 1, 0, {}, {{"row_back_64", 32, 0, row_32, old_ptx}, {"row_back_64", 32, 0, row_32, old_ptx}, {"row_back_64", 32, 0, row_64, old_ptx}}, -1},
-    {"row_scale_backward__f32__256", f32s, block_256, 4, 0, {}, {{"row_back_256", 128, 0, row_32, old_ptx}, {"row_back_256", 128, 0, row_32, old_ptx}, {"row_back_256", 128, 0, row_64, old_ptx}}, -1},
+    {"row_scale_backward__f32__64",
+     f32s,
+     block_64,
+     1,
+     0,
+     {},
+     {{"row_back_64", 32, 0, row_32, old_ptx},
+      {"row_back_64", 32, 0, row_32, old_ptx},
+      {"row_back_64", 32, 0, row_64, old_ptx}},
+     -1},
+    {"row_scale_backward__f32__256",
+     f32s,
+     block_256,
+     4,
+     0,
+     {},
+     {{"row_back_256", 128, 0, row_32, old_ptx},
+      {"row_back_256", 128, 0, row_32, old_ptx},
+      {"row_back_256", 128, 0, row_64, old_ptx}},
+     -1},
 };
 
 // many: 19 parameters of all kinds; its host function copies the packed block to `out`.
-constexpr Parameter many_parameters[] = {
-    pointer("a", -1, Dtype::f32, false), pointer("b", -1, Dtype::f32, false), pointer("c", -1, Dtype::f32, false), pointer("out", -1, Dtype::u8, true),
-    scalar("s_i8", Dtype::i8), scalar("s_f64", Dtype::f64), scalar("s_bool", Dtype::boolean), scalar("s_f16", Dtype::f16), scalar("s_u8", Dtype::u8),
-    scalar("s_i32", Dtype::i32), scalar("s_u64", Dtype::u64), scalar("s_bf16", Dtype::bf16), scalar("s_f32", Dtype::f32, 0.5), scalar("s_i16", Dtype::i16, -7),
-    index("n_a", K::size, 0), index("n_b", K::size, 1), index("n_c", K::size, 2), index("n_out", K::size, 3), index("rows", K::shape, 0, 0)};
+constexpr Parameter many_parameters[] = {pointer("a", -1, Dtype::f32, false),
+                                         pointer("b", -1, Dtype::f32, false),
+                                         pointer("c", -1, Dtype::f32, false),
+                                         pointer("out", -1, Dtype::u8, true),
+                                         scalar("s_i8", Dtype::i8),
+                                         scalar("s_f64", Dtype::f64),
+                                         scalar("s_bool", Dtype::boolean),
+                                         scalar("s_f16", Dtype::f16),
+                                         scalar("s_u8", Dtype::u8),
+                                         scalar("s_i32", Dtype::i32),
+                                         scalar("s_u64", Dtype::u64),
+                                         scalar("s_bf16", Dtype::bf16),
+                                         scalar("s_f32", Dtype::f32, 0.5),
+                                         scalar("s_i16", Dtype::i16, -7),
+                                         index("n_a", K::size, 0),
+                                         index("n_b", K::size, 1),
+                                         index("n_c", K::size, 2),
+                                         index("n_out", K::size, 3),
+                                         index("rows", K::shape, 0, 0)};
 constexpr F many_32[] = {fixture::many_32}, many_64[] = {fixture::many_64};
-constexpr Specialisation many_rows[] = {{"many", {}, {}, 1, 0, {}, {{"many_a32", 32, 0, many_32, old_ptx}, {"many_g32", 32, 0, many_32, old_ptx}, {"many_g64", 32, 0, many_64, old_ptx}}, -1}};
+constexpr Specialisation many_rows[] = {{"many",
+                                         {},
+                                         {},
+                                         1,
+                                         0,
+                                         {},
+                                         {{"many_a32", 32, 0, many_32, old_ptx},
+                                          {"many_g32", 32, 0, many_32, old_ptx},
+                                          {"many_g64", 32, 0, many_64, old_ptx}},
+                                         -1}};
 
 // program_ids(out, n0, n1, delay_us=0): grid (n0, n1, 2).
 constexpr std::int64_t ids_0[] = {1, 1}, ids_1[] = {1, 2}, ids_2[] = {0, 2}, ids_extent[] = {1, 1, 1, 2, 5, 0, 2, 5};
-constexpr Parameter ids_parameters[] = {pointer("out", -1, Dtype::i64, true, ids_extent), scalar("n0", Dtype::i32), scalar("n1", Dtype::i32), scalar("delay_us", Dtype::i32, 0)};
+constexpr Parameter ids_parameters[] = {pointer("out", -1, Dtype::i64, true, ids_extent), scalar("n0", Dtype::i32),
+                                        scalar("n1", Dtype::i32), scalar("delay_us", Dtype::i32, 0)};
 constexpr Code ids_grids[] = {ids_0, ids_1, ids_2};
 constexpr F ids_host[] = {fixture::program_ids};
-constexpr Specialisation ids_rows[] = {{"program_ids", {}, {}, 1, 0, {}, {{"program_ids", 32, 0, ids_host, old_ptx}, {"program_ids", 32, 0, ids_host, old_ptx}, {"program_ids", 32, 0, ids_host, old_ptx}}, -1}};
+constexpr Specialisation ids_rows[] = {{"program_ids",
+                                        {},
+                                        {},
+                                        1,
+                                        0,
+                                        {},
+                                        {{"program_ids", 32, 0, ids_host, old_ptx},
+                                         {"program_ids", 32, 0, ids_host, old_ptx},
+                                         {"program_ids", 32, 0, ids_host, old_ptx}},
+                                        -1}};
 
 // new_only(x, n = size x): CUDA only, for new devices; the grid is min(n, multiprocessors).
 constexpr std::int64_t new_grid[] = {1, 1, 20, 8};
 constexpr Parameter new_parameters[] = {pointer("x", 0, Dtype::f16, true), index("n", K::size, 0)};
 constexpr Code new_grids[] = {new_grid};
-constexpr Specialisation new_rows[] = {{"new_only__f16", f16s, {}, 1, 0, {}, {{"new_only", 32, 0, {}, {}}, {"new_only", 32, 0, {}, {}}, {"new_only", 32, 0, {}, {}}}, -1}};
+constexpr Specialisation new_rows[] = {
+    {"new_only__f16",
+     f16s,
+     {},
+     1,
+     0,
+     {},
+     {{"new_only", 32, 0, {}, {}}, {"new_only", 32, 0, {}, {}}, {"new_only", 32, 0, {}, {}}},
+     -1}};
 
 constexpr Kernel kernels[] = {
-    {"scale", "y = factor * x", "def scale(x, y, factor, n, BLOCK): ...", "kernels/scale.py", scale_parameters, d_var, block_name, scale_rows, scale_grids, {}, -1, both_cubins},
-    {"gather", "y[i] = x[index[i]]", "def gather(x, index, y, n): ...", "kernels/gather.py", gather_parameters, gather_vars, {}, gather_rows, one_grid, {}, -1, {}},
-    {"row_scale", "y = 2 * x, row by row", "def row_scale(...): ...", "kernels/rows.py", row_parameters, d_var, block_name, row_rows, row_grids, row_pick, 3, both_cubins},
-    {"row_scale_backward", "", "def row_scale_backward(...): ...", "kernels/rows.py", row_parameters, d_var, block_name, row_backward_rows, row_grids, row_pick, -1, both_cubins},
-    {"many", "", "def many(...): ...", "kernels/many.py", many_parameters, {}, {}, many_rows, one_grid, {}, -1, both_cubins},
-    {"program_ids", "", "def program_ids(...): ...", "kernels/ids.py", ids_parameters, {}, {}, ids_rows, ids_grids, {}, -1, both_cubins},
-    {"new_only", "", "def new_only(x, n): ...", "kernels/new.py", new_parameters, d_var, {}, new_rows, new_grids, {}, -1, new_cubins},
+    {"scale",
+     "y = factor * x",
+     "def scale(x, y, factor, n, BLOCK): ...",
+     "kernels/scale.py",
+     scale_parameters,
+     d_var,
+     block_name,
+     scale_rows,
+     scale_grids,
+     {},
+     -1,
+     both_cubins},
+    {"gather",
+     "y[i] = x[index[i]]",
+     "def gather(x, index, y, n): ...",
+     "kernels/gather.py",
+     gather_parameters,
+     gather_vars,
+     {},
+     gather_rows,
+     one_grid,
+     {},
+     -1,
+     {}},
+    {"row_scale", "y = 2 * x, row by row", "def row_scale(...): ...", "kernels/rows.py", row_parameters, d_var,
+     block_name, row_rows, row_grids, row_pick, 3, both_cubins},
+    {"row_scale_backward", "", "def row_scale_backward(...): ...", "kernels/rows.py", row_parameters, d_var, block_name,
+     row_backward_rows, row_grids, row_pick, -1, both_cubins},
+    {"many",
+     "",
+     "def many(...): ...",
+     "kernels/many.py",
+     many_parameters,
+     {},
+     {},
+     many_rows,
+     one_grid,
+     {},
+     -1,
+     both_cubins},
+    {"program_ids",
+     "",
+     "def program_ids(...): ...",
+     "kernels/ids.py",
+     ids_parameters,
+     {},
+     {},
+     ids_rows,
+     ids_grids,
+     {},
+     -1,
+     both_cubins},
+    {"new_only",
+     "",
+     "def new_only(x, n): ...",
+     "kernels/new.py",
+     new_parameters,
+     d_var,
+     {},
+     new_rows,
+     new_grids,
+     {},
+     -1,
+     new_cubins},
 };
 
 #if defined(__x86_64__)

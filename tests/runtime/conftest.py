@@ -65,7 +65,8 @@ def native(native_folder: Path, stub_path: Path) -> ModuleType:
     os.environ["GRISTMILL_NUM_THREADS"] = "4"
     path = next(native_folder.glob("fixture_native*.so"))
     spec = importlib.util.spec_from_file_location("fixture_native", path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -85,9 +86,15 @@ def run_python(native_folder: Path, stub_path: Path):
     """Run a script in a new process: with the fake driver, or with `libcuda`; returns what it prints."""
 
     def run(script: str, libcuda: str | None = None, **environment: str) -> str:
-        variables = os.environ | {"PYTHONPATH": str(native_folder), "GRISTMILL_LIBCUDA": libcuda or str(stub_path)} | environment
-        prelude = "import sys; sys.path.insert(0, %r)\nfrom fakes import *\nimport fixture_native as native\n" % str(Path(__file__).parent)
-        done = subprocess.run([sys.executable, "-c", prelude + script], env=variables, capture_output=True, text=True, timeout=60)
+        variables = (
+            os.environ
+            | {"PYTHONPATH": str(native_folder), "GRISTMILL_LIBCUDA": libcuda or str(stub_path)}
+            | environment
+        )
+        prelude = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom fakes import *\nimport fixture_native as native\n"
+        done = subprocess.run(
+            [sys.executable, "-c", prelude + script], env=variables, capture_output=True, text=True, timeout=60
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

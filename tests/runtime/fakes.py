@@ -41,7 +41,13 @@ class Stub:
         self.library.stub_set_pointer_device(0)
         self.library.stub_clear_contexts()
         self.library.stub_clear_log()
-        for function in ("cuInit", "cuLibraryLoadData", "cuLibraryGetKernel", "cuLaunchKernelEx", "cuPointerGetAttribute"):
+        for function in (
+            "cuInit",
+            "cuLibraryLoadData",
+            "cuLibraryGetKernel",
+            "cuLaunchKernelEx",
+            "cuPointerGetAttribute",
+        ):
             self.fail(function, 0)
 
     def set_device(self, major: int, minor: int, count: int = 2) -> None:
@@ -74,7 +80,13 @@ class CudaArray:
     """An array that has nothing but `__cuda_array_interface__`."""
 
     def __init__(self, shape: tuple[int, ...], dtype: str = "f32", pointer: int = ADDRESS, **extra: object):
-        interface = {"shape": shape, "typestr": TYPESTRS[dtype], "data": (pointer, False), "version": 3, "strides": None}
+        interface = {
+            "shape": shape,
+            "typestr": TYPESTRS[dtype],
+            "data": (pointer, False),
+            "version": 3,
+            "strides": None,
+        }
         self.__cuda_array_interface__ = interface | extra
 
 
@@ -120,14 +132,19 @@ def make_tensor(shape, dtype="f32", pointer=ADDRESS, strides=None, device=(CUDA,
     rank = len(shape)
     lengths = (ctypes.c_int64 * rank)(*shape)
     steps = (ctypes.c_int64 * rank)(*strides) if strides is not None else None
-    pointers = [ctypes.cast(part, ctypes.POINTER(ctypes.c_int64)) if part is not None else None for part in (lengths, steps)]
+    pointers = [
+        ctypes.cast(part, ctypes.POINTER(ctypes.c_int64)) if part is not None else None for part in (lengths, steps)
+    ]
     tensor = DLTensor(pointer, DLDevice(*device), rank, code, bits, 1, *pointers, byte_offset)
     tensor.keep = (lengths, steps)
     return tensor
 
 
 class CapsuleArray:
-    """An array that has nothing but `__dlpack__`; `deleted` counts calls of the deleter, `asked` holds the keywords of each export."""
+    """An array that has nothing but `__dlpack__`.
+
+    `deleted` counts calls of the deleter, `asked` holds the keywords of each export.
+    """
 
     def __init__(self, shape, dtype="f32", *, is_versioned=True, flags=0, version=1, knows_version=True, **tensor):
         self.tensor = make_tensor(shape, dtype, **tensor)
@@ -156,7 +173,7 @@ class CapsuleArray:
 
 
 class Exchange:
-    """Makes arrays of a type with `__dlpack_c_exchange_api__`, as torch has, through `tests/native/exchange_fixture.cpp`."""
+    """Makes arrays of a type with `__dlpack_c_exchange_api__`, as torch has (`tests/native/exchange_fixture.cpp`)."""
 
     def __init__(self, library: ctypes.CDLL):
         self.library = library

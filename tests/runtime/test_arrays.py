@@ -4,6 +4,7 @@ import array
 import ctypes
 import gc
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -72,7 +73,9 @@ def test_subclasses_of_numpy_arrays(native):
 def test_capsules_of_the_cpu(native):
     x = np.arange(4, dtype=np.float32)
     y = np.zeros(4, np.float32)
-    described = [CapsuleArray((4,), pointer=part.ctypes.data, device=(kind, 0)) for part, kind in ((x, 1), (y, CUDA_HOST))]
+    described = [
+        CapsuleArray((4,), pointer=part.ctypes.data, device=(kind, 0)) for part, kind in ((x, 1), (y, CUDA_HOST))
+    ]
     native.scale(*described)
     np.testing.assert_array_equal(y, 2 * x)
     assert [part.deleted for part in described] == [1, 1]
@@ -102,13 +105,13 @@ def test_interface_of_cuda(native, stub):
 
 
 BAD_INTERFACES = [
-    (dict(mask=CudaArray((8,))), ValueError, "an array with a mask"),
-    (dict(data=(ADDRESS + 4096, True)), ValueError, "`y` is read-only"),
-    (dict(strides=(8,)), ValueError, r"`y` is not contiguous.*strides \(2\)"),
-    (dict(strides=(0,)), ValueError, "`y` is not contiguous"),
-    (dict(typestr=">f4"), TypeError, 'elements of typestr ">f4"'),
-    (dict(typestr="<V2"), TypeError, 'elements of typestr "<V2"'),
-    (dict(data=(0, False)), ValueError, r"f32\[8\] without memory"),
+    ({"mask": CudaArray((8,))}, ValueError, "an array with a mask"),
+    ({"data": (ADDRESS + 4096, True)}, ValueError, "`y` is read-only"),
+    ({"strides": (8,)}, ValueError, r"`y` is not contiguous.*strides \(2\)"),
+    ({"strides": (0,)}, ValueError, "`y` is not contiguous"),
+    ({"typestr": ">f4"}, TypeError, 'elements of typestr ">f4"'),
+    ({"typestr": "<V2"}, TypeError, 'elements of typestr "<V2"'),
+    ({"data": (0, False)}, ValueError, r"f32\[8\] without memory"),
 ]
 
 
@@ -140,13 +143,13 @@ def test_producers_are_told_the_stream(native, stub, stream, asked):
 
 
 BAD_CAPSULES = [
-    (dict(dtype="complex64"), TypeError, "elements of complex64"),
-    (dict(device=(ROCM, 0)), ValueError, "a device of DLPack type 10"),
-    (dict(flags=1), ValueError, "`y` is read-only"),
-    (dict(version=2), TypeError, "DLPack version 2"),
-    (dict(pointer=None), ValueError, "without memory"),
-    (dict(strides=(2,)), ValueError, "`y` is not contiguous"),
-    (dict(device=(2, 1)), ValueError, "`y` is on another device.*on cuda:1; the others on cuda:0"),
+    ({"dtype": "complex64"}, TypeError, "elements of complex64"),
+    ({"device": (ROCM, 0)}, ValueError, "a device of DLPack type 10"),
+    ({"flags": 1}, ValueError, "`y` is read-only"),
+    ({"version": 2}, TypeError, "DLPack version 2"),
+    ({"pointer": None}, ValueError, "without memory"),
+    ({"strides": (2,)}, ValueError, "`y` is not contiguous"),
+    ({"device": (2, 1)}, ValueError, "`y` is on another device.*on cuda:1; the others on cuda:0"),
 ]
 
 
@@ -156,7 +159,8 @@ def test_bad_capsules_are_deleted_too(native, stub, options, error, message):
     with pytest.raises(error, match=f"(?s){message}"):
         native.scale(x, y)
     gc.collect()
-    assert (x.deleted, y.deleted) == (1, len(y.asked)) and not stub.launches
+    assert (x.deleted, y.deleted) == (1, len(y.asked))
+    assert not stub.launches
 
 
 def test_errors_of_the_producer_are_passed_on(native):
@@ -164,7 +168,10 @@ def test_errors_of_the_producer_are_passed_on(native):
         def __dlpack__(self, **keywords):
             raise BufferError("Can't export tensors that require gradient\nand more")
 
-    with pytest.raises(TypeError, match=r"(?s)`x` cannot be an argument.*through __dlpack__: Can't export tensors that require gradient\n"):
+    with pytest.raises(
+        TypeError,
+        match=r"(?s)`x` cannot be an argument.*through __dlpack__: Can't export tensors that require gradient\n",
+    ):
         native.scale(Refusing((8,)), CapsuleArray((8,)))
 
 
@@ -183,7 +190,8 @@ def test_exchange(native, stub, exchange):
     exchange.set_stream(0x99)
     native.scale(exchange.array((8,)), exchange.array((8,), pointer=ADDRESS + 4096, strides=(1,)))
     launch = stub.launches[0]
-    assert [pointer(launch, i) for i in (0, 1)] == [ADDRESS, ADDRESS + 4096] and launch.stream == 0x99
+    assert [pointer(launch, i) for i in (0, 1)] == [ADDRESS, ADDRESS + 4096]
+    assert launch.stream == 0x99
     native.scale(exchange.array((8,)), exchange.array((8,), pointer=ADDRESS + 4096), stream=0x98)
     assert stub.launches[1].stream == 0x98
 
@@ -192,11 +200,13 @@ def test_capsules_beside_exchange_are_ready_on_its_stream(native, stub, exchange
     exchange.set_stream(0x9A)
     x = CapsuleArray((8,))
     native.scale(x, exchange.array((8,), pointer=ADDRESS + 4096))
-    assert x.asked[0]["stream"] == 0x9A and stub.launches[0].stream == 0x9A
+    assert x.asked[0]["stream"] == 0x9A
+    assert stub.launches[0].stream == 0x9A
 
 
 @pytest.mark.parametrize(
-    ("shape", "strides"), [((8, 1), (1, 77)), ((1, 8), (77, 1)), ((2, 4), (4, 1)), ((1, 1, 8), (5, 6, 1)), ((0, 3), (9, 9))]
+    ("shape", "strides"),
+    [((8, 1), (1, 77)), ((1, 8), (77, 1)), ((2, 4), (4, 1)), ((1, 1, 8), (5, 6, 1)), ((0, 3), (9, 9))],
 )
 def test_strides_of_axes_of_one_do_not_matter(native, stub, exchange, shape, strides):
     native.scale(exchange.array(shape, strides=strides), exchange.array(shape, pointer=ADDRESS + 4096))
@@ -246,3 +256,25 @@ def test_torch_views_that_only_torch_can_read(native):
     assert (y == 7).all()
     with pytest.raises(ValueError, match="`y` is not contiguous"):
         native.scale(x, torch.zeros(1).expand(8))
+
+
+def test_negated_views_are_seen_after_plain_tensors_at_their_address(native):
+    """Tensors that were seen to be plain are remembered; one that takes the place of such a tensor is asked again."""
+    torch = pytest.importorskip("torch")
+    x, y = torch.arange(8.0), torch.zeros(8)
+    for _ in range(20):
+        for _ in range(3):
+            native.scale(x.view(-1), y)
+            native.scale(x, y)
+        with pytest.raises(ValueError, match="lazily negated view"):
+            native.scale(torch._neg_view(x), y)
+
+
+def test_remembered_tensors_are_freed(native):
+    torch = pytest.importorskip("torch")
+    x, y = torch.arange(8.0), torch.zeros(8)
+    for _ in range(4):
+        native.scale(x, y)
+    alive = weakref.ref(x)
+    del x
+    assert alive() is None

@@ -1,4 +1,4 @@
-"""Calls as the driver sees them: specialisation, variant, grid, packed parameters, stream, context; and the checks before."""
+"""Calls as the driver sees them: specialisation, variant, grid, parameters, stream, context; and the checks before."""
 
 import inspect
 import re
@@ -28,7 +28,12 @@ def test_launch_has_grid_block_and_packed_parameters(native, stub):
     native.scale(array(1000), array(1000, offset=8192), 3.0)
     launch = only_launch(stub)
     assert (launch.entry, launch.grid, launch.block) == ("scale__f32__256__a32", (4, 1, 1), (128, 1, 1))
-    assert launch.parameters == [struct.pack("<Q", ADDRESS), struct.pack("<Q", ADDRESS + 8192), struct.pack("<f", 3), struct.pack("<i", 1000)]
+    assert launch.parameters == [
+        struct.pack("<Q", ADDRESS),
+        struct.pack("<Q", ADDRESS + 8192),
+        struct.pack("<f", 3),
+        struct.pack("<i", 1000),
+    ]
     assert (launch.stream, launch.context) == (0, 0)
 
 
@@ -44,7 +49,9 @@ def test_unaligned_pointers_take_the_general_variant(native, stub, offset_x, off
     assert only_launch(stub).entry == "scale__f32__256__g32"
 
 
-@pytest.mark.parametrize(("n", "entry"), [(2**31 - 2**20 - 1, "a32"), (2**31 - 2**20, "g64"), (2**31, "g64"), (2**33 + 5, "g64")])
+@pytest.mark.parametrize(
+    ("n", "entry"), [(2**31 - 2**20 - 1, "a32"), (2**31 - 2**20, "g64"), (2**31, "g64"), (2**33 + 5, "g64")]
+)
 def test_large_arrays_take_64_bit_offsets(native, stub, n, entry):
     stub.set_parameters("scale__f32__256__g64", SCALE64)
     native.scale(array(n), array(n, offset=2**40))
@@ -64,7 +71,9 @@ def test_a_long_stride_alone_takes_64_bit_offsets(native, stub):
     assert [struct.unpack("<q", part)[0] for part in launch.parameters[2:]] == [2, 8, stride]
 
 
-@pytest.mark.parametrize(("stride", "variant"), [(8, "a32"), (12, "a32"), (10, "g32"), (9, "g32"), (-8, "a32"), (-9, "g32")])
+@pytest.mark.parametrize(
+    ("stride", "variant"), [(8, "a32"), (12, "a32"), (10, "g32"), (9, "g32"), (-8, "a32"), (-9, "g32")]
+)
 def test_divisibility_decides_between_aligned_and_general(native, stub, stride, variant):
     stub.set_parameters(f"row_scale_64_{variant}", ROWS)
     native.row_scale(array(3, 8, strides=(4 * stride, 4), offset=4096), array(3, 8, offset=65536))
@@ -81,7 +90,9 @@ def test_pick_takes_the_first_that_suits(native, stub, columns, block):
 
 
 def test_pick_holds_for_explicit_constants_too(native, stub):
-    with pytest.raises(ValueError, match=r"(?s)row_scale: no specialisation suits.*n_cols=65.*BLOCK=64.*fix: leave the constant out"):
+    with pytest.raises(
+        ValueError, match=r"(?s)row_scale: no specialisation suits.*n_cols=65.*BLOCK=64.*fix: leave the constant out"
+    ):
         native.row_scale(array(5, 65), array(5, 65, offset=2**20), BLOCK=64)
     assert not stub.launches
 
@@ -107,7 +118,9 @@ def test_grid_of_three_axes(native, stub):
 
 @pytest.mark.parametrize(("n0", "n1"), [(1, 65536), (2, 70000)])
 def test_grid_beyond_the_limit(native, stub, n0, n1):
-    with pytest.raises(ValueError, match=r"(?s)program_ids: the grid is too large along axis 1.*found: \d+ programs.*up to 65535"):
+    with pytest.raises(
+        ValueError, match=r"(?s)program_ids: the grid is too large along axis 1.*found: \d+ programs.*up to 65535"
+    ):
         native.program_ids(array(2 * n0 * n1, dtype="i64"), n0, n1)
     assert not stub.launches
 
@@ -140,7 +153,8 @@ def test_stream_of_the_array_interface(native, stub):
     stub.reset()
     native.scale(array(8, stream=0x66), array(8, offset=4096), stream=0x67)
     order = [line.split(" grid")[0] for line in stub.log]
-    assert order[:2] == ["record 0x66", "wait 0x67"] and only_launch(stub).stream == 0x67
+    assert order[:2] == ["record 0x66", "wait 0x67"]
+    assert only_launch(stub).stream == 0x67
 
 
 def test_context_is_pushed_only_if_another_is_current(native, stub):
@@ -149,7 +163,8 @@ def test_context_is_pushed_only_if_another_is_current(native, stub):
     stub.reset()
     stub.library.stub_push_context(0)
     native.scale(array(8), array(8, offset=4096))
-    assert not [line for line in stub.log if line in ("push 0", "pop")] and only_launch(stub).context == 0
+    assert not [line for line in stub.log if line in ("push 0", "pop")]
+    assert only_launch(stub).context == 0
     stub.reset()
     stub.library.stub_push_context(1)
     native.scale(array(8), array(8, offset=4096))
@@ -167,12 +182,16 @@ def test_context_reset_is_survived_once(native, stub):
     stub.library.stub_clear_log()
     stub.fail("cuLaunchKernelEx", 709, times=1)
     native.scale(array(8), array(8, offset=4096))
-    assert "retain 0" in stub.log and len(stub.launches) == 1
+    assert "retain 0" in stub.log
+    assert len(stub.launches) == 1
 
 
 def test_faults_of_earlier_kernels_are_explained(native, stub):
     stub.fail("cuLaunchKernelEx", 700)
-    with pytest.raises(RuntimeError, match=r"(?s)launching scale__f32__256 on cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS \(700\).*fix: an earlier kernel.*GRISTMILL_SYNC=1"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"(?s)launching scale__f32__256 on cuda:0: CUDA_ERROR_ILLEGAL_ADDRESS.*fix: an earlier kernel.*GRISTMILL_SYNC=1",
+    ):
         native.scale(array(8), array(8, offset=4096))
 
 
@@ -185,9 +204,15 @@ print("\\n".join(stub.log))
 """
     lines = run_python(script).splitlines()
     loads = [line for line in lines if line.startswith("load")]
-    assert len(loads) == 1 and "cubin sm_90a" in loads[0] and loads[0].endswith("options=1 capture=2")
-    assert [line for line in lines if line.startswith("get")] == ["get scale__f32__256__a32", "get scale__f32__1024__a32"]
-    assert lines.count("init") == 1 and lines.count("retain 0") == 1
+    assert len(loads) == 1
+    assert "cubin sm_90a" in loads[0]
+    assert loads[0].endswith("options=1 capture=2")
+    assert [line for line in lines if line.startswith("get")] == [
+        "get scale__f32__256__a32",
+        "get scale__f32__1024__a32",
+    ]
+    assert lines.count("init") == 1
+    assert lines.count("retain 0") == 1
 
 
 def test_preload_loads_every_entry(run_python):
@@ -195,7 +220,7 @@ def test_preload_loads_every_entry(run_python):
 stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
 stub.set_device(9, 0, count=2)
 native.row_scale.preload(device=1)
-print(len([line for line in stub.log if line.startswith("function")]), [line for line in stub.log if line.startswith("retain")])
+print(sum(line.startswith("function") for line in stub.log), [line for line in stub.log if line.startswith("retain")])
 stub.library.stub_clear_log()
 native.row_scale(CudaArray((2, 8)), CudaArray((2, 8), pointer=ADDRESS + 4096))
 """
@@ -234,7 +259,9 @@ use()
 child()
 """
     lines = run_python(script).splitlines()
-    assert lines[0] == "works" and "initialised before this process was forked" in lines[1] and "spawn" in lines[2]
+    assert lines[0] == "works"
+    assert "initialised before this process was forked" in lines[1]
+    assert "spawn" in lines[2]
 
 
 def test_import_and_info_do_not_initialise_cuda(run_python):
@@ -256,34 +283,114 @@ BAD = [
     ("twice", lambda k, x, y: k.scale(x, y, x=x), TypeError, r"scale: `x` is given twice"),
     ("unknown name", lambda k, x, y: k.scale(x, y, blok=1), TypeError, r"scale: has no parameter `blok`"),
     ("no array", lambda k, x, y: k.scale(x, 5), TypeError, r"scale: `y` cannot be an argument.*found: int"),
-    ("dtype", lambda k, x, y: k.scale(x.astype("i4"), y.astype("i4")), TypeError, r"no specialisation has these dtypes.*x i32\[8\].*built: f32, f64, bf16.*`gm.i32`"),
-    ("dtypes differ", lambda k, x, y: k.scale(x, y.astype("f8")), TypeError, r"`y` has the wrong dtype.*found: f64.*f32: dtype variable D"),
-    ("fixed dtype", lambda k, x, y: k.program_ids(x, 1, 1), TypeError, r"`out` has the wrong dtype.*found: f32.*supported: i64"),
-    ("combination", lambda k, x, y: k.gather(x.astype("f8"), x.astype("i8"), y.astype("f8")), TypeError, r"built: \(f32, i32\), \(f32, i64\), \(f64, i32\)"),
-    ("complex", lambda k, x, y: k.scale(x.astype("c8"), y), TypeError, r"found: elements of complex64.*supported: f32, f64, bf16"),
+    (
+        "dtype",
+        lambda k, x, y: k.scale(x.astype("i4"), y.astype("i4")),
+        TypeError,
+        r"no specialisation has these dtypes.*x i32\[8\].*built: f32, f64, bf16.*`gm.i32`",
+    ),
+    (
+        "dtypes differ",
+        lambda k, x, y: k.scale(x, y.astype("f8")),
+        TypeError,
+        r"`y` has the wrong dtype.*found: f64.*f32: dtype variable D",
+    ),
+    (
+        "fixed dtype",
+        lambda k, x, y: k.program_ids(x, 1, 1),
+        TypeError,
+        r"`out` has the wrong dtype.*found: f32.*supported: i64",
+    ),
+    (
+        "combination",
+        lambda k, x, y: k.gather(x.astype("f8"), x.astype("i8"), y.astype("f8")),
+        TypeError,
+        r"built: \(f32, i32\), \(f32, i64\), \(f64, i32\)",
+    ),
+    (
+        "complex",
+        lambda k, x, y: k.scale(x.astype("c8"), y),
+        TypeError,
+        r"found: elements of complex64.*supported: f32, f64, bf16",
+    ),
     ("byte order", lambda k, x, y: k.scale(x.astype(">f4"), y), TypeError, r"byte-swapped float32"),
-    ("constant", lambda k, x, y: k.scale(x, y, BLOCK=300), ValueError, r"asked: BLOCK=300.*built: scale__f32__256, scale__f32__1024.*`BLOCK=\[\.\.\., 300\]`"),
-    ("constant's type", lambda k, x, y: k.scale(x, y, BLOCK=[1]), TypeError, r"constant `BLOCK` has the wrong type.*found: list"),
-    ("strided", lambda k, x, y: k.scale(np.zeros(16, "f4")[::2], y), ValueError, r"`x` is not contiguous.*f32\[8\] with strides \(2\).*ascontiguousarray"),
-    ("inner stride", lambda k, x, y: k.row_scale(np.zeros((4, 4), "f4").T, np.zeros((4, 4), "f4")), ValueError, r"`x` is not contiguous.*not along axis 1"),
+    (
+        "constant",
+        lambda k, x, y: k.scale(x, y, BLOCK=300),
+        ValueError,
+        r"asked: BLOCK=300.*built: scale__f32__256, scale__f32__1024.*`BLOCK=\[\.\.\., 300\]`",
+    ),
+    (
+        "constant's type",
+        lambda k, x, y: k.scale(x, y, BLOCK=[1]),
+        TypeError,
+        r"constant `BLOCK` has the wrong type.*found: list",
+    ),
+    (
+        "strided",
+        lambda k, x, y: k.scale(np.zeros(16, "f4")[::2], y),
+        ValueError,
+        r"`x` is not contiguous.*f32\[8\] with strides \(2\).*ascontiguousarray",
+    ),
+    (
+        "inner stride",
+        lambda k, x, y: k.row_scale(np.zeros((4, 4), "f4").T, np.zeros((4, 4), "f4")),
+        ValueError,
+        r"`x` is not contiguous.*not along axis 1",
+    ),
     ("too small", lambda k, x, y: k.scale(x, y[:7]), ValueError, r"`y` is too small.*found: 7 elements.*at least 8"),
     ("beyond", lambda k, x, y: k.scale(x, y, n=9), ValueError, r"`n` does not fit `x`.*found: n=9.*supported: 0 to 8"),
     ("negative size", lambda k, x, y: k.scale(x, y, n=-1), ValueError, r"`n` does not fit `x`"),
     ("size's type", lambda k, x, y: k.scale(x, y, n=2.0), TypeError, r"`n` is no number.*found: float"),
     ("huge size", lambda k, x, y: k.scale(x, y, n=2**70), ValueError, r"`n` is out of range"),
     ("rank", lambda k, x, y: k.row_scale(np.float32(1).reshape(()), y), ValueError, r"`x` has too few dimensions"),
-    ("wrong stride", lambda k, x, y: k.row_scale(x.reshape(2, 4), y, stride=5), ValueError, r"`stride` does not fit `x`.*its own stride, 4"),
+    (
+        "wrong stride",
+        lambda k, x, y: k.row_scale(x.reshape(2, 4), y, stride=5),
+        ValueError,
+        r"`stride` does not fit `x`.*its own stride, 4",
+    ),
     ("read-only", lambda k, x, y: k.scale(x, frozen(y)), ValueError, r"`y` is read-only"),
-    ("repeated", lambda k, x, y: k.program_ids(np.broadcast_to(np.zeros(1, "i8"), (8,)), 2, 2), ValueError, r"`out` is (not contiguous|read-only)"),
+    (
+        "repeated",
+        lambda k, x, y: k.program_ids(np.broadcast_to(np.zeros(1, "i8"), (8,)), 2, 2),
+        ValueError,
+        r"`out` is (not contiguous|read-only)",
+    ),
     ("overlap", lambda k, x, y: k.scale(x[:-1], x[1:]), ValueError, r"`y` partly overlaps `x`"),
     ("scalar's type", lambda k, x, y: k.scale(x, y, "2"), TypeError, r"`factor` is no number.*found: str"),
-    ("array for scalar", lambda k, x, y: k.scale(x, y, x), TypeError, r"`factor` is no number.*fix: pass `factor.item\(\)`"),
-    ("float for int", lambda k, x, y: k.program_ids(np.zeros(8, "i8"), 1.5, 2), TypeError, r"`n0` is no number of its type.*found: float"),
-    ("int range", lambda k, x, y: k.program_ids(np.zeros(8, "i8"), 2**31, 2), ValueError, r"`n0` is out of range.*values of i32"),
-    ("mixed devices", lambda k, x, y: k.scale(x, array(8)), ValueError, r"`y` is on another device.*on cuda:0; the others on the CPU"),
+    (
+        "array for scalar",
+        lambda k, x, y: k.scale(x, y, x),
+        TypeError,
+        r"`factor` is no number.*fix: pass `factor.item\(\)`",
+    ),
+    (
+        "float for int",
+        lambda k, x, y: k.program_ids(np.zeros(8, "i8"), 1.5, 2),
+        TypeError,
+        r"`n0` is no number of its type.*found: float",
+    ),
+    (
+        "int range",
+        lambda k, x, y: k.program_ids(np.zeros(8, "i8"), 2**31, 2),
+        ValueError,
+        r"`n0` is out of range.*values of i32",
+    ),
+    (
+        "mixed devices",
+        lambda k, x, y: k.scale(x, array(8)),
+        ValueError,
+        r"`y` is on another device.*on cuda:0; the others on the CPU",
+    ),
     ("bad grid", lambda k, x, y: k.scale.instances[0].launch(x, y, grid=1.5), TypeError, r"`grid` is no grid"),
-    ("other instance", lambda k, x, y: k.scale.dispatch("f64", 256).launch(x, y), TypeError, r"scale__f64__256: the arguments have other dtypes"),
-]  # fmt: skip
+    (
+        "other instance",
+        lambda k, x, y: k.scale.dispatch("f64", 256).launch(x, y),
+        TypeError,
+        r"scale__f64__256: the arguments have other dtypes",
+    ),
+]
 
 
 def frozen(x):
@@ -297,7 +404,9 @@ def test_bad_input(native, stub, call, error, message):
     with pytest.raises(error) as info:
         call(native, x, y)
     assert re.search(message, str(info.value), re.DOTALL), str(info.value)
-    assert (y == 7).all() and (x == np.arange(8)).all() and not stub.launches
+    assert (y == 7).all()
+    assert (x == np.arange(8)).all()
+    assert not stub.launches
 
 
 def test_same_buffer_in_and_out(native):
@@ -319,13 +428,16 @@ def test_mixed_cuda_devices(native, stub):
     stub.library.stub_set_pointer_device(0)
     with pytest.raises(ValueError, match="`y` is on another device"):
         native.scale(array(8), np.zeros(8, np.float32))
-    assert other and not stub.launches
+    assert other
+    assert not stub.launches
 
 
 # Dispatchers and instances as objects.
 
 
-@pytest.mark.parametrize("spelling", ["f32", "float32", np.float32, np.dtype("float32"), type("D", (), {"name": "f32"})()])
+@pytest.mark.parametrize(
+    "spelling", ["f32", "float32", np.float32, np.dtype("float32"), type("D", (), {"name": "f32"})()]
+)
 def test_spellings_of_dtypes(native, spelling):
     assert native.scale.dispatch(spelling, 1024).id == "scale__f32__1024"
     assert native.scale.dispatch(spelling, BLOCK=1024).constants == {"BLOCK": 1024}
@@ -339,7 +451,9 @@ def test_dispatch_with_several_dtype_variables(native):
 
 
 def test_dispatch_says_what_is_built(native):
-    with pytest.raises(TypeError, match=r"(?s)scale: no specialisation is built.*asked: f16.*scale__f64__256.*`gm.f16`"):
+    with pytest.raises(
+        TypeError, match=r"(?s)scale: no specialisation is built.*asked: f16.*scale__f64__256.*`gm.f16`"
+    ):
         native.scale.dispatch("float16")
     with pytest.raises(ValueError, match=r"(?s)asked: f32, BLOCK=512.*built: scale__f32__256, scale__f32__1024"):
         native.scale.dispatch("f32", 512)
@@ -351,13 +465,25 @@ def test_dispatch_says_what_is_built(native):
 
 def test_an_instance_describes_itself(native):
     k = native.row_scale.dispatch("f32", 64)
-    assert (k.name, k.id, k.entry_point, k.dtypes, k.constants) == ("row_scale", "row_scale__f32__64", "row_scale_64_a32", {"D": "f32"}, {"BLOCK": 64})
-    assert k.backward == native.row_scale_backward.dispatch("f32", 64) and k.backward.backward is None
-    assert k.source.startswith("def row_scale") and repr(k) == "<KernelInstance row_scale__f32__64>"
+    assert (k.name, k.id, k.entry_point, k.dtypes, k.constants) == (
+        "row_scale",
+        "row_scale__f32__64",
+        "row_scale_64_a32",
+        {"D": "f32"},
+        {"BLOCK": 64},
+    )
+    assert k.backward == native.row_scale_backward.dispatch("f32", 64)
+    assert k.backward.backward is None
+    assert k.source.startswith("def row_scale")
+    assert repr(k) == "<KernelInstance row_scale__f32__64>"
     assert k.ptx("sm_80").startswith(".version 7.0\n.target sm_80\n")
     with pytest.raises(ValueError, match=r"(?s)no PTX for sm_75.*built: sm_80.*`sm_75` to TARGETS"):
         k.ptx("sm_75")
-    assert [(image["kind"], image["target"]) for image in k.images][:3] == [("cubin", "sm_80"), ("cubin", "sm_90a"), ("ptx", "sm_80")]
+    assert [(image["kind"], image["target"]) for image in k.images][:3] == [
+        ("cubin", "sm_80"),
+        ("cubin", "sm_90a"),
+        ("ptx", "sm_80"),
+    ]
 
 
 def test_an_instance_with_its_own_grid(native, stub):
@@ -372,8 +498,13 @@ def test_an_instance_with_its_own_grid(native, stub):
 
 def test_dispatcher_looks_like_a_function(native):
     assert (native.scale.__name__, native.scale.__doc__) == ("scale", "y = factor * x")
-    assert str(inspect.signature(native.scale)) == native.scale.__text_signature__ == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
-    assert native.__all__ == sorted(native.__all__) and len(native.__all__) == 7
+    assert (
+        str(inspect.signature(native.scale))
+        == native.scale.__text_signature__
+        == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
+    )
+    assert native.__all__ == sorted(native.__all__)
+    assert len(native.__all__) == 7
     assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
     assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
 

@@ -70,7 +70,8 @@ def test_calls_from_many_threads(native):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(results) == 120 and all(results)
+    assert len(results) == 120
+    assert all(results)
 
 
 def test_pool_works_in_a_forked_child(native):
@@ -106,26 +107,52 @@ except RuntimeError as error:
     print(error)
 """
     text = run_python(script, libcuda="/nonexistent/libcuda.so.1")
-    assert "['warning']" in text and "no CUDA driver: /nonexistent/libcuda.so.1 could not be opened" in text and "fix: " in text
+    assert "['warning']" in text
+    assert "no CUDA driver: /nonexistent/libcuda.so.1 could not be opened" in text
+    assert "fix: " in text
 
 
 def test_packed_parameters(native):
     """19 parameters of all kinds: each aligned to its own size; the fixture's host function copies them to `out`."""
     a, b, c = (np.zeros((n, 2), np.float32) for n in (3, 4, 5))
     out = np.zeros(104, np.uint8)
-    scalars = dict(s_i8=-1, s_f64=1.5, s_bool=True, s_f16=-2.0, s_u8=255, s_i32=-(2**31), s_u64=2**64 - 1, s_bf16=1.0)
+    scalars = {
+        "s_i8": -1,
+        "s_f64": 1.5,
+        "s_bool": True,
+        "s_f16": -2.0,
+        "s_u8": 255,
+        "s_i32": -(2**31),
+        "s_u64": 2**64 - 1,
+        "s_bf16": 1.0,
+    }
     native.many(a, b, c, out, **scalars)
-    fields = [("a", "u8"), ("b", "u8"), ("c", "u8"), ("out", "u8"), ("i8", "i1"), ("f64", "f8"), ("bool", "u1"), ("f16", "f2"), ("u8", "u1")]
-    fields += [("i32", "i4"), ("u64", "u8"), ("bf16", "u2"), ("f32", "f4"), ("i16", "i2")] + [(name, "i4") for name in ("na", "nb", "nc", "nout", "rows")]
+    fields = [
+        ("a", "u8"),
+        ("b", "u8"),
+        ("c", "u8"),
+        ("out", "u8"),
+        ("i8", "i1"),
+        ("f64", "f8"),
+        ("bool", "u1"),
+        ("f16", "f2"),
+        ("u8", "u1"),
+    ]
+    fields += [("i32", "i4"), ("u64", "u8"), ("bf16", "u2"), ("f32", "f4"), ("i16", "i2")] + [
+        (name, "i4") for name in ("na", "nb", "nc", "nout", "rows")
+    ]
     row = out.view(np.dtype([*fields], align=True))[0] if out.size == np.dtype(fields, align=True).itemsize else None
     assert row is not None
-    assert row["a"] == a.ctypes.data and row["out"] == out.ctypes.data
+    assert row["a"] == a.ctypes.data
+    assert row["out"] == out.ctypes.data
     assert (row["i8"], row["f64"], row["bool"], row["f16"], row["u8"]) == (-1, 1.5, 1, -2.0, 255)
     assert (row["i32"], row["u64"], row["bf16"], row["f32"], row["i16"]) == (-(2**31), 2**64 - 1, 0x3F80, 0.5, -7)
     assert [row[name] for name in ("na", "nb", "nc", "nout", "rows")] == [6, 8, 10, 104, 3]
 
 
-@pytest.mark.parametrize("value", [0.0, -0.0, 1.0, 65504.0, 65520.0, 1e-8, 5.96e-8, 3e-5, float("inf"), -float("inf"), 1 / 3, 2.0**-25])
+@pytest.mark.parametrize(
+    "value", [0.0, -0.0, 1.0, 65504.0, 65520.0, 1e-8, 5.96e-8, 3e-5, float("inf"), -float("inf"), 1 / 3, 2.0**-25]
+)
 def test_half_scalars_round_as_numpy(native, value):
     out = np.zeros(104, np.uint8)
     x = np.zeros((1, 1), np.float32)
@@ -153,5 +180,5 @@ def test_two_dtype_variables(native):
 
 
 def test_no_code_for_the_cpu(native):
-    with pytest.raises(RuntimeError, match="(?s)new_only: built for CUDA only.*fix: add `x86-64"):
+    with pytest.raises(RuntimeError, match=r"(?s)new_only: built for CUDA only.*fix: add `x86-64"):
         native.new_only(np.zeros(4, np.float16))

@@ -64,26 +64,33 @@ def attempt(run_python, call, driver=12080, capability=(9, 0), setup="pass"):
 def test_ptx_newer_than_the_driver(run_python):
     text = attempt(run_python, GATHER, driver=12090)
     assert "gather: the CUDA driver is too old for the PTX of this kernel" in text
-    assert "found: a driver for CUDA 12.9; PTX 9.0 sm_80 needs CUDA 13.0" in text and "fix: update NVIDIA's driver" in text
+    assert "found: a driver for CUDA 12.9; PTX 9.0 sm_80 needs CUDA 13.0" in text
+    assert "fix: update NVIDIA's driver" in text
 
 
 def test_ptx_that_the_driver_takes(run_python):
     text = attempt(run_python, GATHER, driver=13000)
-    assert "gather_a" in text and "load .version 9.0 .target sm_80" in text
+    assert "gather_a" in text
+    assert "load .version 9.0 .target sm_80" in text
 
 
 def test_driver_older_than_libraries(run_python):
     text = attempt(run_python, GATHER, driver=11080)
-    assert "the CUDA driver is too old" in text and "supports CUDA 11.8" in text and "525.60.13" in text
+    assert "the CUDA driver is too old" in text
+    assert "supports CUDA 11.8" in text
+    assert "525.60.13" in text
 
 
 def test_no_gpu(run_python):
     text = attempt(run_python, GATHER, setup='stub.fail("cuInit", 100)')
-    assert "initialising CUDA (cuInit): CUDA_ERROR_NO_DEVICE (100)" in text and "nvidia-smi" in text
+    assert "initialising CUDA (cuInit): CUDA_ERROR_NO_DEVICE (100)" in text
+    assert "nvidia-smi" in text
 
 
 def test_cuda_initialised_by_others_before_a_fork(run_python):
-    assert "use the \"spawn\" method" in attempt(run_python, GATHER, setup='stub.fail("cuInit", 3)').replace("start workers with", "use")
+    assert 'use the "spawn" method' in attempt(run_python, GATHER, setup='stub.fail("cuInit", 3)').replace(
+        "start workers with", "use"
+    )
 
 
 def test_compilers_log_is_shown(run_python):
@@ -94,4 +101,5 @@ def test_compilers_log_is_shown(run_python):
 
 def test_cubin_that_does_not_fit(run_python):
     text = attempt(run_python, "native.scale(x, y)", setup='stub.fail("cuLibraryGetKernel", 209)')
-    assert "scale: loading cubin sm_90a failed: CUDA_ERROR_NO_BINARY_FOR_GPU (209)" in text and "fix: rebuild" in text
+    assert "scale: loading cubin sm_90a failed: CUDA_ERROR_NO_BINARY_FOR_GPU (209)" in text
+    assert "fix: rebuild" in text

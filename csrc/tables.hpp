@@ -82,8 +82,8 @@ struct Image {
     std::uint16_t sm;             // 80, 90, 100
     char suffix;                  // 'a', 'f' or 0
     std::uint16_t ptx_version;    // 70 for 7.0; cubin: 0
-    std::uint32_t offset, size;   // in the blob, zlib-compressed
-    std::uint32_t raw_size;
+    std::uint32_t offset, size;   // of its stream in the blob: LZMA, several images may share one
+    std::uint32_t start, raw_size;  // of the image in the decompressed stream
 };
 
 enum class HostLevel : std::uint8_t { x86_64_v2, x86_64_v3, x86_64_v4, aarch64 };

@@ -48,7 +48,7 @@ static void print_kernel(const Kernel& k) {
 static void print_image(const Image& image) {
     unsigned sum = 0;
     for (std::uint32_t i = 0; i < image.size; ++i) sum += tables.blob[image.offset + i];
-    std::printf("image sm %d version %d at %u size %u of %u sum %u\n", image.sm, image.ptx_version, image.offset, image.size, image.raw_size, sum);
+    std::printf("image sm %d version %d at %u size %u from %u of %u sum %u\n", image.sm, image.ptx_version, image.offset, image.size, image.start, image.raw_size, sum);
 }
 
 int main() {

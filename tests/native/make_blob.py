@@ -1,7 +1,7 @@
 """Write the images of the fixture: a blob, an assembly file that embeds it, and the rows of its table."""
 
 import sys
-import zlib
+import lzma
 from pathlib import Path
 
 # kind, sm, suffix, PTX version; the order is that of the constants in tables_fixture.cpp.
@@ -27,13 +27,13 @@ def content(kind: str, sm: int, suffix: str, ptx_version: int) -> bytes:
 def row(image: tuple[str, int, str, int], offset: int, size: int) -> str:
     kind, sm, suffix, ptx_version = image
     letter = f"'{suffix}'" if suffix else "0"
-    return f"{{ImageKind::{kind}, {sm}, {letter}, {ptx_version}, {offset}, {size}, {len(content(*image))}}},\n"
+    return f"{{ImageKind::{kind}, {sm}, {letter}, {ptx_version}, {offset}, {size}, 0, {len(content(*image))}}},\n"
 
 
 def main(folder: Path) -> None:
     blob, rows = b"", ""
     for image in IMAGES:
-        packed = zlib.compress(content(*image), 9)
+        packed = lzma.compress(content(*image))
         rows += row(image, len(blob), len(packed))
         blob += packed
     (folder / "blob.bin").write_bytes(blob)

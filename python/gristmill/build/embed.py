@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import subprocess
 import tempfile
-import zlib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill.build.cache import write_if_changed
@@ -15,6 +16,8 @@ from gristmill.dtypes import i64
 from gristmill.errors import BuildError
 
 ALIGNMENT = 8
+# The least header that Python's lzma reads back without being told the filters; a checksum for damage.
+COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": 9 | lzma.PRESET_EXTREME}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\
@@ -36,6 +39,16 @@ TABLES_HEAD = """\
 
 extern "C" const unsigned char gristmill_images[];
 """
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an image is: its stream's `offset` and `size` in the blob, and where it starts in the stream's content."""
+
+    offset: int
+    size: int
+    start: int
+    share: int
 
 
 class Spans:
@@ -72,10 +85,10 @@ class TablesWriter:
         self._parameters = Spans("parameters", "Parameter")
         self._specialisations = Spans("specialisations", "Specialisation")
 
-    def write(self, placed: Sequence[tuple[int, int]]) -> str:
-        """Return tables.cpp; `placed` are offset and size of each image in the blob."""
+    def write(self, placed: Sequence[Place]) -> str:
+        """Return tables.cpp; `placed` says where each image is."""
         kernels = [self._kernel(kernel) for kernel in self._manifest.kernels]
-        images = [_image(row, *place) for row, place in zip(self._manifest.images, placed, strict=True)]
+        images = [_image(row, place) for row, place in zip(self._manifest.images, placed, strict=True)]
         parts = [TABLES_HEAD, *map(_declare_host, sorted(self._manifest.objects))]
         parts += ["\nnamespace gristmill {\nnamespace {\n", *self._definitions()]
         parts += _array("Kernel", "kernels", kernels) + _array("Image", "images", images)
@@ -168,19 +181,34 @@ def write_outputs(manifest: Manifest, out: Path, *, gristmill_version: str, ar: 
     write_if_changed(out / "images.cpp", IMAGES_CPP.encode())
     write_if_changed(out / "tables.cpp", tables.encode())
     write_if_changed(out / "libhost.a", archive(manifest.objects, ar))
-    return [(row.name, size) for row, (_, size) in zip(manifest.images, placed, strict=True)]
+    return [(row.name, place.share) for row, place in zip(manifest.images, placed, strict=True)]
 
 
-def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[tuple[int, int]]]:
-    """Compress the images into one blob; return it with the offset and the size of each."""
-    blob, placed, seen = bytearray(), [], {}
-    for image in images:
-        data = zlib.compress(image.data, 9)
-        if data not in seen:
-            seen[data] = (len(blob), len(data))
-            blob += data + bytes(-len(data) % ALIGNMENT)
-        placed.append(seen[data])
-    return bytes(blob), placed
+def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
+    """Compress the images into one blob, each group in one stream; return it with each image's place."""
+    groups: dict[str, list[int]] = {}
+    for i, image in enumerate(images):
+        groups.setdefault(image.group or image.name or str(i), []).append(i)
+    blob, placed = bytearray(), {}
+    for members in groups.values():
+        starts, content = _join([images[i].data for i in members])
+        packed = lzma.compress(content, **COMPRESSION)  # type: ignore[arg-type]
+        for i, start in zip(members, starts, strict=True):
+            share = len(packed) * len(images[i].data) // max(1, len(content))
+            placed[i] = Place(len(blob), len(packed), start, share)
+        blob += packed + bytes(-len(packed) % ALIGNMENT)
+    return bytes(blob), [placed[i] for i in range(len(images))]
+
+
+def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:
+    """Put parts behind each other, equal ones once; return where each starts."""
+    content, starts, seen = bytearray(), [], {}
+    for part in parts:
+        if part not in seen:
+            seen[part] = len(content)
+            content += part
+        starts.append(seen[part])
+    return starts, bytes(content)
 
 
 def archive(objects: dict[str, bytes], ar: str) -> bytes:
@@ -213,9 +241,9 @@ def _declare_host(symbol: str) -> str:
     return f'extern "C" void {symbol}(const void*, const std::int64_t*, std::int64_t, std::int64_t);'
 
 
-def _image(row: ImageRow, offset: int, size: int) -> str:
+def _image(row: ImageRow, place: Place) -> str:
     suffix = f"'{row.suffix}'" if row.suffix else "0"
-    fields = (row.sm, suffix, row.ptx_version, offset, size, len(row.data))
+    fields = (row.sm, suffix, row.ptx_version, place.offset, place.size, place.start, len(row.data))
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
 
 

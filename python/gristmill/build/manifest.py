@@ -22,7 +22,7 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 @dataclass(frozen=True)
 class ImageRow:
-    """One image, before compression; `name` is for people."""
+    """One image, before compression; `name` is for people. Images of one `group` are compressed together."""
 
     kind: str
     sm: int
@@ -30,6 +30,7 @@ class ImageRow:
     ptx_version: int
     data: bytes
     name: str
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ class ManifestBuilder:
             threads=max(code.threads for code in shown),
             shared_bytes=max(code.shared_bytes for code in shown),
             host=tuple(self._host_function(code) for code in host),
-            ptx=tuple(self._ptx_image(target, cuda[target]) for target in self._settings.ptx_targets),
+            ptx=tuple(self._ptx_image(kernel, target, cuda[target]) for target in self._settings.ptx_targets),
         )
 
     def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[int, ...]:
@@ -203,10 +204,10 @@ class ManifestBuilder:
         self._manifest.objects[code.symbol] = code.code
         return code.symbol
 
-    def _ptx_image(self, target: str, code: Code) -> int:
+    def _ptx_image(self, kernel: Kernel, target: str, code: Code) -> int:
         number, suffix = split_name(target)
         name = f"{code.symbol} ptx {target}"
-        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name))
+        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, f"{kernel.name} {target}"))
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)

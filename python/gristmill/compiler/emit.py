@@ -49,7 +49,7 @@ def optimise(text: str, target: Target) -> Any:
     except RuntimeError as error:
         raise BuildError(f"LLVM rejects the IR for {target.name}: {error}") from None
     options = llvm.create_pipeline_tuning_options(3)
-    options.loop_unrolling = True
+    options.loop_unrolling = target.kind == "cuda"
     options.slp_vectorization = target.kind == "host"
     options.loop_vectorization = False
     builder = llvm.create_pass_builder(machine, options)

@@ -1,0 +1,91 @@
+"""Show what became of a kernel at one stage of the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gristmill.compiler.compile import generate, lower_variant
+from gristmill.compiler.ir import Function, print_function
+from gristmill.compiler.passes import PIPELINE
+from gristmill.compiler.targets import Target, find_target
+from gristmill.declare import Kernel
+from gristmill.dtypes import parse_dtype
+from gristmill.errors import DeclarationError
+from gristmill.load import load_kernels
+from gristmill.specialise import VARIANTS, Specialisation, Variant
+
+PASSES = tuple(dict.fromkeys(name for name, _, _ in PIPELINE))
+STAGES = ("tile", *PASSES, "llvm", "ptx", "object")
+
+
+def explain(
+    file: str | Path,
+    *,
+    kernel: str | None = None,
+    target: str = "sm_90a",
+    stage: str = "tile",
+    dtypes: Sequence[object] = (),
+    constants: Mapping[str, Any] | None = None,
+    variant: str = "a32",
+) -> str:
+    """Return the text of `stage`: the tile IR from the frontend or after a pass, LLVM IR, or the target's code.
+
+    `dtypes` (of the dtype variables, in order) and `constants` choose the specialisation; without them it is the first. Raises DeclarationError
+    for a kernel, stage, variant or specialisation that does not exist.
+    """
+    chosen, row = _kernel(load_kernels(Path(file)), kernel), find_target(target)
+    _check_stage(stage, row)
+    specialisation = _specialisation(chosen, dtypes, constants or {})
+    seen: dict[str, str] = {}
+
+    def watch(name: str, thing: Any) -> None:
+        seen[name] = print_function(thing) if isinstance(thing, Function) else _text(thing)
+
+    lowered = lower_variant(chosen, specialisation, _variant(variant), row, watch)
+    if stage not in seen:
+        generate(lowered, row, watch)
+    return seen[stage]
+
+
+def _text(thing: Any) -> str:
+    return f"{len(thing)} bytes of object code\n" if isinstance(thing, bytes) else str(thing)
+
+
+def _kernel(kernels: list[Kernel], name: str | None) -> Kernel:
+    for kernel in kernels:
+        if kernel.name == name or (name is None and len(kernels) == 1):
+            return kernel
+    if name is None:
+        raise DeclarationError("the file has several kernels", fix="choose with --kernel: " + ", ".join(k.name for k in kernels))
+    raise DeclarationError(f"there is no kernel `{name}`", fix="use one of " + ", ".join(k.name for k in kernels))
+
+
+def _check_stage(stage: str, target: Target) -> None:
+    stages = [s for s in STAGES if s not in (("object",) if target.kind == "cuda" else ("ptx", "layout"))]
+    if stage not in stages:
+        raise DeclarationError(f"there is no stage `{stage}` for {target.name}", fix="use one of " + ", ".join(stages))
+
+
+def _variant(name: str) -> Variant:
+    for variant in VARIANTS:
+        if variant.name == name:
+            return variant
+    raise DeclarationError(f"there is no variant `{name}`", fix="use one of " + ", ".join(v.name for v in VARIANTS))
+
+
+def _specialisation(kernel: Kernel, dtypes: Sequence[object], constants: Mapping[str, Any]) -> Specialisation:
+    parsed = {name: parse_dtype(value) for (name, _), value in zip(kernel.dtype_vars, dtypes, strict=False)}
+    for candidate in kernel.specialisations():
+        has_dtypes = parsed.items() <= dict(candidate.dtypes).items()
+        if has_dtypes and all(_same(dict(candidate.constants).get(n), v) for n, v in constants.items()):
+            return candidate
+    asked = ", ".join([*map(str, parsed.values()), *(f"{k}={v}" for k, v in constants.items())])
+    known = ", ".join(s.id for s in kernel.specialisations())
+    raise DeclarationError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
+
+
+def _same(value: object, asked: object) -> bool:
+    """Constants from a command line are text."""
+    return str(value).lower() == str(asked).lower()

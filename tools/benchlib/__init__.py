@@ -1,0 +1,1 @@
+"""What tools/bench measures with: work from the kernels' own cases, peers, clocks and reports."""

@@ -1,0 +1,86 @@
+"""Arrays for a row of a benchmark: filled as its case says, in several sets so that no call finds the last one's data.
+
+On CUDA they are torch tensors filled on the device, on the CPU numpy arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from benchlib.work import Arrays, Work
+from gristmill.language.index import dt_numpy
+
+CACHES = 4
+"""How many times the last cache all sets together exceed it."""
+
+
+def set_count(work: Work, cache_bytes: int) -> int:
+    """Return how many sets of buffers to take turns with."""
+    return max(2, math.ceil(CACHES * cache_bytes / max(work.bytes, 1)))
+
+
+def scale_of(work: Work) -> float:
+    """Return the standard deviation of the inputs."""
+    return 1.0 if work.case.values == "normal" else 4.0
+
+
+def cpu_arrays(work: Work, seed: int) -> Arrays:
+    """Return numpy arrays; outputs hold a number that no result is."""
+    import numpy as np
+
+    random = np.random.default_rng(seed)
+    arrays: dict[str, Any] = {}
+    for name, shape in work.case.shapes.items():
+        dtype = dt_numpy(next(d for d in _dtypes(work) if d.name == work.dtype_of(name)))
+        if name in work.spec.outputs:
+            arrays[name] = np.full(shape, 77, dtype)
+            continue
+        values = random.standard_normal(shape, np.float32) * np.float32(scale_of(work))
+        low, high = work.case.ranges.get(name, (-math.inf, math.inf))
+        arrays[name] = np.clip(values, low, high).astype(dtype)
+    return arrays
+
+
+def _dtypes(work: Work) -> list[Any]:
+    import gristmill.dtypes
+
+    return list(gristmill.dtypes.ALL)
+
+
+def torch_dtype(name: str) -> Any:
+    """Return torch's dtype for one of ours."""
+    import torch
+
+    words = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "bool": "bool"}
+    kind = name.rstrip("0123456789")
+    return getattr(torch, words[kind] + name[len(kind) :])
+
+
+def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
+    """Return tensors on a device; outputs are NaN, or 77 where there is none."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(seed)
+    arrays: dict[str, Any] = {}
+    for name, shape in work.case.shapes.items():
+        dtype = torch_dtype(work.dtype_of(name))
+        if name in work.spec.outputs:
+            arrays[name] = poison(torch.empty(shape, dtype=dtype, device=device))
+        elif dtype.is_floating_point:
+            tensor = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+            tensor.mul_(scale_of(work))
+            arrays[name] = tensor.clamp_(*work.case.ranges[name]) if name in work.case.ranges else tensor
+        else:
+            arrays[name] = torch.randint(-100, 100, shape, device=device, generator=generator).to(dtype)
+    return arrays
+
+
+def poison(tensor: Any) -> Any:
+    """Fill a tensor or array with what no result is, and return it."""
+    is_float = tensor.is_floating_point() if hasattr(tensor, "is_floating_point") else tensor.dtype.kind not in "iub"
+    value = math.nan if is_float else 77
+    if hasattr(tensor, "fill_"):
+        return tensor.fill_(value)
+    tensor[...] = value
+    return tensor

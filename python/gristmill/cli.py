@@ -73,7 +73,7 @@ def _add_explain(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="a file that declares kernels")
     parser.add_argument("--kernel", help="name of the kernel; default: the only one in the file")
     parser.add_argument("--target", default="sm_90a", help="as in sm_80, x86-64-v3")
-    parser.add_argument("--stage", default="tile", help="tile, a pass (simplify, tail, access, layout), llvm, ptx or object")
+    parser.add_argument("--stage", default="tile", help="tile, the name of a pass, llvm, ptx or object")
     parser.add_argument("--variant", default="a32", help="a32 (aligned), g32 (general) or g64 (64-bit offsets)")
     parser.add_argument("--dtype", action="append", default=[], help="dtype of each dtype variable, in order")
     parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")

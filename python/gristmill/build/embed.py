@@ -17,7 +17,8 @@ from gristmill.errors import BuildError
 
 ALIGNMENT = 8
 # The least header that Python's lzma reads back without being told the filters; a checksum for damage.
-COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": 9 | lzma.PRESET_EXTREME}
+PRESET = 9 | lzma.PRESET_EXTREME
+COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": PRESET}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\

@@ -206,8 +206,8 @@ class ManifestBuilder:
 
     def _ptx_image(self, kernel: Kernel, target: str, code: Code) -> int:
         number, suffix = split_name(target)
-        name = f"{code.symbol} ptx {target}"
-        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, f"{kernel.name} {target}"))
+        name, group = f"{code.symbol} ptx {target}", f"{kernel.name} {target}"
+        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, group))
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)

@@ -41,7 +41,9 @@ class Artifact:
     ptx_version: int | None
 
 
-def compile_variants(kernel: Kernel, specialisation: Specialisation, target: Target, watch: Watch | None = None) -> list[Artifact]:
+def compile_variants(
+    kernel: Kernel, specialisation: Specialisation, target: Target, watch: Watch | None = None
+) -> list[Artifact]:
     """Compile a specialisation for each variant, in the order of VARIANTS; variants whose code is equal are merged."""
     made: dict[str, Artifact] = {}
     artifacts = []
@@ -74,7 +76,9 @@ class Lowered:
     divisibility: dict[str, int]
 
 
-def lower_variant(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch) -> Lowered:
+def lower_variant(
+    kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch
+) -> Lowered:
     """Build the tile IR, run the passes, and lower it on the target's machine."""
     function = frontend.build(kernel, specialisation, variant)
     if target.kind == "host":
@@ -134,5 +138,7 @@ def _roots(pointer: Value, made: dict[Value, Any]) -> set[Value]:
         if value not in seen:
             seen.add(value)
             statement = made.get(value)
-            pending += [] if statement is None else [*statement.operands, *(v for b in statement.blocks for v in b.yields)]
+            pending += (
+                [] if statement is None else [*statement.operands, *(v for b in statement.blocks for v in b.yields)]
+            )
     return seen

@@ -32,8 +32,8 @@ def explain(
 ) -> str:
     """Return the text of `stage`: the tile IR from the frontend or after a pass, LLVM IR, or the target's code.
 
-    `dtypes` (of the dtype variables, in order) and `constants` choose the specialisation; without them it is the first. Raises DeclarationError
-    for a kernel, stage, variant or specialisation that does not exist.
+    `dtypes` (of the dtype variables, in order) and `constants` choose the specialisation; without them it is the first.
+    Raises DeclarationError for a kernel, stage, variant or specialisation that does not exist.
     """
     chosen, row = _kernel(load_kernels(Path(file)), kernel), find_target(target)
     _check_stage(stage, row)
@@ -58,7 +58,9 @@ def _kernel(kernels: list[Kernel], name: str | None) -> Kernel:
         if kernel.name == name or (name is None and len(kernels) == 1):
             return kernel
     if name is None:
-        raise DeclarationError("the file has several kernels", fix="choose with --kernel: " + ", ".join(k.name for k in kernels))
+        raise DeclarationError(
+            "the file has several kernels", fix="choose with --kernel: " + ", ".join(k.name for k in kernels)
+        )
     raise DeclarationError(f"there is no kernel `{name}`", fix="use one of " + ", ".join(k.name for k in kernels))
 
 

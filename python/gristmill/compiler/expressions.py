@@ -233,13 +233,11 @@ def _subscript(scope: Scope, node: ast.Subscript) -> Any:
     if not isinstance(base, Value):
         return _compile_time(scope, operator.getitem, base, evaluate(scope, node.slice))
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    axis = 0
-    for item in items:
+    for axis, item in enumerate(items):
         if isinstance(item, ast.Constant) and item.value is None:
             base = shape.expand_dims(base, axis)
         elif not (isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None):
             raise KernelError("a tile is indexed only by `:` and `None`", fix="use `x[:, None]` to add an axis")
-        axis += 1
     return base
 
 

@@ -195,7 +195,9 @@ def definitions(block: Block) -> dict[Value, Statement]:
 Mapping = dict[Value, Value]
 
 
-def clone_block(block: Block, mapping: Mapping, change: Callable[[Op, list[Value]], Value | None] | None = None) -> Block:
+def clone_block(
+    block: Block, mapping: Mapping, change: Callable[[Op, list[Value]], Value | None] | None = None
+) -> Block:
     """Copy `block` with fresh values, reading outer values through `mapping`, which gains the new ones.
 
     `change(op, new_operands)` may return a value that stands for the op's only result, which is then not copied.
@@ -225,7 +227,8 @@ def _clone_statement(statement: Statement, mapping: Mapping, change: Any) -> Sta
         return Op(statement.row, operands, dict(statement.attributes), results, statement.position)
     blocks = [clone_block(block, mapping, change) for block in statement.blocks]
     results = [_fresh(v, mapping) for v in statement.results]
-    return type(statement)(operands, *blocks, results, dict(statement.attributes), statement.position)  # type: ignore[arg-type]
+    make: Callable[..., Statement] = type(statement)
+    return make(operands, *blocks, results, dict(statement.attributes), statement.position)
 
 
 def verify(function: Function) -> None:

@@ -17,7 +17,7 @@ LANE_BITS = 5
 
 @dataclass(frozen=True)
 class Layout:
-    """Bases of the register, lane and warp bits, each a tuple of coordinates in `shape`, least significant bit first."""
+    """Bases of the register, lane and warp bits, least significant first; each is a tuple of coordinates in `shape`."""
 
     shape: tuple[int, ...]
     reg: tuple[Coordinates, ...]
@@ -153,7 +153,12 @@ def rank(vectors: Sequence[int]) -> int:
 
 
 def blocked(
-    shape: tuple[int, ...], vector: int, num_warps: int, *, order: Sequence[int] | None = None, warp_axis: int | None = None
+    shape: tuple[int, ...],
+    vector: int,
+    num_warps: int,
+    *,
+    order: Sequence[int] | None = None,
+    warp_axis: int | None = None,
 ) -> Layout:
     """Return the layout for wide coalesced access: `vector` elements a thread, then lanes, then warps.
 
@@ -191,7 +196,8 @@ def default_vector(elements: int, threads: int, wanted: int) -> int:
 def owner_bits(layout: Layout) -> tuple[list[int], list[int]]:
     """Return the lane and warp bits that only replicate: where any is set, a thread holds copies."""
     known: list[int] = [flatten(b, layout.shape) for b in layout.reg]
-    lanes, warps = [], []
+    lanes: list[int] = []
+    warps: list[int] = []
     for part, spare in ((layout.lane, lanes), (layout.warp, warps)):
         for i, basis in enumerate(part):
             vector = flatten(basis, layout.shape)
@@ -203,5 +209,5 @@ def owner_bits(layout: Layout) -> tuple[list[int], list[int]]:
 
 def all_points(layout: Layout) -> list[tuple[int, int, int]]:
     """Return every (register, lane, warp); for tests and small proofs."""
-    sizes = (range(1 << len(part)) for part in (layout.reg, layout.lane, layout.warp))
-    return list(itertools.product(*sizes))
+    reg, lane, warp = (range(1 << len(part)) for part in (layout.reg, layout.lane, layout.warp))
+    return list(itertools.product(reg, lane, warp))

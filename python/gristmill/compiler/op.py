@@ -70,7 +70,9 @@ class OpRow:
         try:
             bound = self.signature.bind(*arguments, **named)
         except TypeError as error:
-            raise KernelError(f"{self.name}(): {error}", fix=f"call it as `{self.name}{self.plain_signature}`") from None
+            raise KernelError(
+                f"{self.name}(): {error}", fix=f"call it as `{self.name}{self.plain_signature}`"
+            ) from None
         return self.infer(*bound.args, **bound.kwargs)
 
     def reference(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -104,7 +104,9 @@ class Scope:
 
         if hasattr(builtins, name):
             return getattr(builtins, name)
-        raise KernelError(f"`{name}` is not defined", fix=f"assign it first, or make it a parameter{_suggest(name, self.names)}")
+        raise KernelError(
+            f"`{name}` is not defined", fix=f"assign it first, or make it a parameter{_suggest(name, self.names)}"
+        )
 
 
 def _suggest(name: str, names: dict[str, Any]) -> str:

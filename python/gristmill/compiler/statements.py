@@ -13,11 +13,18 @@ from gristmill.compiler.scope import Scope
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
 from gristmill.language import elementwise as ew
-from gristmill.language.iterate import constexpr
+from gristmill.language.iterate import constexpr, static_range
 from gristmill.language.iterate import range as tile_range
-from gristmill.language.iterate import static_range
-from gristmill.language.types import as_value, cast_to, constant, describe, is_number, literal_dtype, promote_integers
-from gristmill.language.types import spell
+from gristmill.language.types import (
+    as_value,
+    cast_to,
+    constant,
+    describe,
+    is_number,
+    literal_dtype,
+    promote_integers,
+    spell,
+)
 
 
 class _Missing:
@@ -71,7 +78,11 @@ def _branch_to_return(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Any:
 def _as_results(value: Any) -> list[Value]:
     if value is None:
         return []
-    return [as_value(v, "a returned value") for v in value] if isinstance(value, tuple) else [as_value(value, "a returned value")]
+    return (
+        [as_value(v, "a returned value") for v in value]
+        if isinstance(value, tuple)
+        else [as_value(value, "a returned value")]
+    )
 
 
 def execute(scope: Scope, statement: ast.stmt) -> None:
@@ -102,7 +113,10 @@ _INSTEAD = {
 
 def _unsupported(statement: ast.stmt) -> KernelError:
     kind = type(statement).__name__
-    return KernelError(f"`{_KEYWORD.get(kind, kind.lower())}` is not supported in kernels", fix=_INSTEAD.get(kind, "write it another way"))
+    return KernelError(
+        f"`{_KEYWORD.get(kind, kind.lower())}` is not supported in kernels",
+        fix=_INSTEAD.get(kind, "write it another way"),
+    )
 
 
 _KEYWORD = {"FunctionDef": "def", "ClassDef": "class", "ImportFrom": "import", "Delete": "del"}
@@ -148,7 +162,9 @@ def _not_assignable(target: ast.expr) -> KernelError:
 def _bind_all(scope: Scope, targets: list[ast.expr], value: Any) -> None:
     if not isinstance(value, tuple) or len(value) != len(targets):
         count = len(value) if isinstance(value, tuple) else 1
-        raise KernelError(f"{len(targets)} names for {count} value{'s' * (count != 1)}", fix="give one name to each value")
+        raise KernelError(
+            f"{len(targets)} names for {count} value{'s' * (count != 1)}", fix="give one name to each value"
+        )
     for target, item in zip(targets, value, strict=True):
         _bind(scope, target, item)
 
@@ -207,7 +223,8 @@ def _merge(scope: Scope, node: ast.If, condition: Value, blocks: list[Block], af
             block.yields.append(tile)
         scope.names[name] = Value(tiles[0].type, name)
         results.append(scope.names[name])
-    scope.builder.block.statements.append(If([condition], *blocks, results, {}, scope.builder.position))
+    then, otherwise = blocks
+    scope.builder.block.statements.append(If([condition], then, otherwise, results, {}, scope.builder.position))
 
 
 def _side(scope: Scope, block: Block, value: Any, name: str) -> Value:
@@ -316,7 +333,9 @@ def _bounds(scope: Scope, iterator: Any) -> tuple[Value, Value, Value]:
     tiles = [x for x in (lower, upper, step) if isinstance(x, Value)]
     for tile in tiles:
         if not tile.type.is_scalar or not isinstance(tile.type.dtype, Dtype) or not tile.type.dtype.is_int:
-            raise KernelError(f"a loop's bounds are scalar integers, got {tile.type}", fix="convert them, or use a scalar")
+            raise KernelError(
+                f"a loop's bounds are scalar integers, got {tile.type}", fix="convert them, or use a scalar"
+            )
     dtype = reduce(promote_integers, map(_bound_dtype, (lower, upper, step)))
     typed = [constant(x, dtype) if is_number(x) else cast_to(x, dtype) for x in (lower, upper, step)]  # type: ignore[arg-type]
     return typed[0], typed[1], typed[2]
@@ -339,7 +358,7 @@ def _unrolled(scope: Scope, node: ast.For, iterator: Any) -> None:
 def _static_items(iterator: Any) -> Any:
     if isinstance(iterator, static_range):
         first, second, step = iterator.bounds
-        bounds = [x for x in ((0, first) if second is None else (first, second))] + [1 if step is None else step]
+        bounds = [*((0, first) if second is None else (first, second)), 1 if step is None else step]
         if any(not isinstance(b, int) for b in bounds):
             raise KernelError("static_range(): bounds must be known at build time", fix="use `tl.range`")
         return range(*bounds)

@@ -13,9 +13,13 @@ from gristmill.errors import KernelError
 def static_assert(cond: Any, msg: Any = "") -> None:
     """Fail the build, at the author's line, unless the compile-time condition holds."""
     if isinstance(cond, Value):
-        raise KernelError("static_assert(): the condition must be known at build time", fix="use `gm.constexpr` parameters")
+        raise KernelError(
+            "static_assert(): the condition must be known at build time", fix="use `gm.constexpr` parameters"
+        )
     if not cond:
-        raise KernelError(f"static assertion failed{': ' + str(msg) if msg else ''}", fix="change the constants or the `where=`")
+        raise KernelError(
+            f"static assertion failed{': ' + str(msg) if msg else ''}", fix="change the constants or the `where=`"
+        )
 
 
 @static_assert.reference

@@ -13,8 +13,18 @@ from gristmill.compiler.ir import Pointer, Tile, Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
 from gristmill.language.index import dt_numpy
-from gristmill.language.types import as_value, broadcast_pair, broadcast_value, cast_to, common_shape
-from gristmill.language.types import constant, describe, is_number, need_dtype, promote_integers, promoted
+from gristmill.language.types import (
+    as_value,
+    broadcast_pair,
+    broadcast_value,
+    cast_to,
+    common_shape,
+    constant,
+    describe,
+    is_number,
+    need_dtype,
+    promoted,
+)
 
 
 def _offset_pointer(pointer: Value, elements: Any, what: str) -> Value:
@@ -333,7 +343,9 @@ ne = _comparison("ne", "!=", np.not_equal)
 def _bit_operands(x: Any, y: Any, what: str) -> tuple[Value, Value]:
     a, b = promoted(x, y, what=what)
     if a.type.dtype.is_float:
-        raise KernelError(f"{what}: needs integers or bools, got {a.type}", fix="compare first, or cast with `bitcast=True`")
+        raise KernelError(
+            f"{what}: needs integers or bools, got {a.type}", fix="compare first, or cast with `bitcast=True`"
+        )
     return a, b
 
 
@@ -362,7 +374,13 @@ def invert(x: Any) -> Value:
     x = as_value(x)
     if not (x.type.dtype == dt.bool_ or x.type.dtype.is_int):
         raise KernelError(f"~: needs integers or bools, got {x.type}", fix="compare first")
-    return xor(x, constant(True if x.type.dtype == dt.bool_ else -1 if x.type.dtype.is_signed else (1 << x.type.dtype.bits) - 1, x.type.dtype))
+    return xor(
+        x,
+        constant(
+            True if x.type.dtype == dt.bool_ else -1 if x.type.dtype.is_signed else (1 << x.type.dtype.bits) - 1,
+            x.type.dtype,
+        ),
+    )
 
 
 @invert.reference
@@ -420,7 +438,7 @@ def cast(x: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = Fa
     """
     dtype = dtype if isinstance(dtype, Pointer) else need_dtype(dtype, "cast()")
     if is_number(x):
-        return constant(dtype.kind == "bool" and bool(x) or (int(x) if dtype.is_int else x), dtype)
+        return constant((dtype.kind == "bool" and bool(x)) or (int(x) if dtype.is_int else x), dtype)
     x = as_value(x, "cast()")
     if fp_downcast_rounding not in (None, "rtne"):
         raise KernelError(f"cast(): rounding {describe(fp_downcast_rounding)} is not supported", fix="leave it out")

@@ -11,9 +11,17 @@ from gristmill.compiler.facts import Facts, Span, constant_facts, power_of_two_i
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.op import composite, emit, op
 from gristmill.errors import KernelError
-from gristmill.language.types import as_value, broadcast_value, cast_to, check_power_of_two, check_shape
+from gristmill.language.types import (
+    as_value,
+    broadcast_value,
+    cast_to,
+    check_power_of_two,
+    check_shape,
+    describe,
+    is_number,
+    need_dtype,
+)
 from gristmill.language.types import constant as make_constant
-from gristmill.language.types import describe, is_number, need_dtype
 
 _index_dtype = [dt.i32]
 
@@ -114,11 +122,13 @@ def _(m: Any, op: Any, x: Any) -> Any:
 def arange(start: Any, end: Any) -> Value:
     """The integers start, start + 1, ..., end - 1 as an i32 block; both constant, end - start a power of two."""
     for bound in (start, end):
-        if isinstance(bound, Value) or isinstance(bound, bool) or not isinstance(bound, int):
+        if isinstance(bound, (Value, bool)) or not isinstance(bound, int):
             fix = "use literals or `gm.constexpr` parameters, and add the rest, as in `start + tl.arange(0, BLOCK)`"
             raise KernelError(f"arange(): bounds must be known at build time, got {describe(bound)}", fix=fix)
     if end <= start:
-        raise KernelError(f"arange(): end must be greater than start, got {start}, {end}", fix="use `tl.arange(0, BLOCK)`")
+        raise KernelError(
+            f"arange(): end must be greater than start, got {start}, {end}", fix="use `tl.arange(0, BLOCK)`"
+        )
     check_power_of_two(end - start, "arange()")
     return emit("arange", Tile(_index_dtype[0], (end - start,)), start=start)
 

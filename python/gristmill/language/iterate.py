@@ -12,7 +12,7 @@ class constexpr:
         self.value = value
 
 
-class range:  # noqa: A001
+class range:
     """`for i in tl.range(start, stop, step, ...)`: a loop at run time; the options are hints."""
 
     def __init__(

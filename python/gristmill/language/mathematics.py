@@ -39,11 +39,15 @@ floor = _unary("floor", "The greatest integer not above x.", np.floor, lambda m,
 ceil = _unary("ceil", "The least integer not below x.", np.ceil, lambda m, x: m.ceil(x))
 sqrt = _unary("sqrt", "The square root, correctly rounded.", np.sqrt, lambda m, x: m.sqrt(x))
 sqrt_rn = _unary("sqrt_rn", "The square root, correctly rounded.", np.sqrt, lambda m, x: m.sqrt(x))
-rsqrt = _unary("rsqrt", "1 / sqrt(x); f32 within 2 ulp.", lambda x: (1 / np.sqrt(x)).astype(x.dtype), lambda m, x: m.rsqrt(x))
+rsqrt = _unary(
+    "rsqrt", "1 / sqrt(x); f32 within 2 ulp.", lambda x: (1 / np.sqrt(x)).astype(x.dtype), lambda m, x: m.rsqrt(x)
+)
 exp2 = _unary("exp2", "2 to the x; f32 within 2 ulp.", np.exp2, lambda m, x: m.exp2(x))
 exp = _unary("exp", "e to the x; within 2 ulp.", np.exp, lambda m, x: m.outline("exp", polynomials.exp, x))
 log = _unary("log", "The natural logarithm; within 2 ulp.", np.log, lambda m, x: m.outline("log", polynomials.log, x))
-log2 = _unary("log2", "The logarithm to base 2; f32 within 3 ulp.", np.log2, lambda m, x: m.outline("log2", polynomials.log2, x))
+log2 = _unary(
+    "log2", "The logarithm to base 2; f32 within 3 ulp.", np.log2, lambda m, x: m.outline("log2", polynomials.log2, x)
+)
 
 
 def _is_f32_on_cuda(machine: Any, op: Any) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.op import emit, emit_effect, op
 from gristmill.errors import KernelError
 from gristmill.language.types import as_value, broadcast_value, cast_to, common_shape, constant, describe, is_number
@@ -15,6 +15,11 @@ from gristmill.language.types import as_value, broadcast_value, cast_to, common_
 LOAD_CACHES = ("", ".ca", ".cg", ".cs", ".cv")
 STORE_CACHES = ("", ".wb", ".cg", ".cs", ".wt")
 EVICTIONS = ("", "evict_first", "evict_last", "evict_normal")
+
+
+def _element(pointers: Value) -> dt.Dtype:
+    assert isinstance(pointers.type.dtype, Pointer)
+    return pointers.type.dtype.element
 
 
 def _pointers(pointer: Any, what: str) -> Value:
@@ -38,20 +43,31 @@ def _fit(tile: Value, pointers: Value, name: str, what: str) -> Value:
     shape = common_shape(tile.type.shape, pointers.type.shape, f"{what}()")
     if shape != pointers.type.shape:
         fix = "give the pointers the full shape"
-        raise KernelError(f"{what}(): {name} {list(tile.type.shape)} is larger than the pointers {list(pointers.type.shape)}", fix=fix)
+        raise KernelError(
+            f"{what}(): {name} {list(tile.type.shape)} is larger than the pointers {list(pointers.type.shape)}", fix=fix
+        )
     return broadcast_value(tile, shape)
 
 
 def _hint(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     value = value or ""
     if value not in choices:
-        raise KernelError(f"{what}(): {name} {describe(value)} is not one of {', '.join(c or 'none' for c in choices)}", fix="leave it out")
+        raise KernelError(
+            f"{what}(): {name} {describe(value)} is not one of {', '.join(c or 'none' for c in choices)}",
+            fix="leave it out",
+        )
     return str(value)
 
 
 @op("memory", kind="tile", effect="read")
 def load(
-    pointer: Any, mask: Any = None, other: Any = None, *, cache_modifier: Any = "", eviction_policy: Any = "", volatile: Any = False
+    pointer: Any,
+    mask: Any = None,
+    other: Any = None,
+    *,
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+    volatile: Any = False,
 ) -> Value:
     """The elements that `pointer` (a scalar or a block of addresses) points to.
 
@@ -61,12 +77,16 @@ def load(
     guard = _mask(mask, pointers, "load")
     if other is not None and mask is None:
         raise KernelError("load(): `other` without `mask` has no meaning", fix="add `mask=` or drop `other=`")
-    element = pointers.type.dtype.element
+    element = _element(pointers)
     operands = [pointers]
     if guard is not None:
         operands.append(guard)
         if other is not None and not (is_number(other) and other == 0 and np.copysign(1, other) > 0):
-            filler = constant(other, None if element.is_int or element == dt.bool_ else element) if is_number(other) else as_value(other)
+            filler = (
+                constant(other, None if element.is_int or element == dt.bool_ else element)
+                if is_number(other)
+                else as_value(other)
+            )
             operands.append(_fit(cast_to(filler, element), pointers, "other", "load"))
     return emit(
         "load",
@@ -92,9 +112,13 @@ def _(m: Any, op: Any, pointers: Any, mask: Any = None, other: Any = None) -> An
 def store(pointer: Any, value: Any, mask: Any = None, *, cache_modifier: Any = "", eviction_policy: Any = "") -> None:
     """Write `value`, cast to the pointed-to dtype, where `mask` holds; nothing else is touched."""
     pointers = _pointers(pointer, "store")
-    element = pointers.type.dtype.element
+    element = _element(pointers)
     guard = _mask(mask, pointers, "store")
-    tile = constant(value, None if element.is_int or element == dt.bool_ else element) if is_number(value) else as_value(value, "store()")
+    tile = (
+        constant(value, None if element.is_int or element == dt.bool_ else element)
+        if is_number(value)
+        else as_value(value, "store()")
+    )
     operands = [pointers, _fit(cast_to(tile, element), pointers, "value", "store")]
     emit_effect(
         "store",

@@ -69,7 +69,9 @@ def nearest_integer(m: Any, x: Any, scale: float) -> tuple[Any, Any]:
     rounder = m.constant(x.dtype, ROUNDER[x.dtype])
     shifted = m.multiply_add(x, m.constant(x.dtype, scale), rounder)
     kind = dt.i32 if x.dtype == dt.f32 else dt.i64
-    zero = struct.unpack("<i" if kind == dt.i32 else "<q", struct.pack("<f" if kind == dt.i32 else "<d", ROUNDER[x.dtype]))[0]
+    zero = struct.unpack(
+        "<i" if kind == dt.i32 else "<q", struct.pack("<f" if kind == dt.i32 else "<d", ROUNDER[x.dtype])
+    )[0]
     return m.subtract(shifted, rounder), m.subtract(m.bitcast(shifted, kind), m.constant(kind, zero))
 
 

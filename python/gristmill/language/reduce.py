@@ -49,13 +49,19 @@ def _neutral(op: Any, identity: Callable[[dt.Dtype], Any]) -> tuple[dt.Dtype, An
 
 
 def _declare(
-    name: str, infer: Callable[..., Value], reference: Callable[..., Any], combine: Combine, identity: Callable[[dt.Dtype], Any]
+    name: str,
+    infer: Callable[..., Value],
+    reference: Callable[..., Any],
+    combine: Combine,
+    identity: Callable[[dt.Dtype], Any],
 ) -> OpRow:
     infer.__name__ = name
     row = op("reduction", kind="tile")(infer)
     row.reference(lambda x, *, axis: reference(x, axis))
     row.result_layout = _result_layout
-    row.lower(lambda m, op, x: m.reduce(op, x, op.attributes["axis"], lambda a, b: combine(m, a, b), _neutral(op, identity)))
+    row.lower(
+        lambda m, op, x: m.reduce(op, x, op.attributes["axis"], lambda a, b: combine(m, a, b), _neutral(op, identity))
+    )
     return row
 
 
@@ -106,9 +112,14 @@ def _extreme(name: str, numpy_function: Any, word: str, extreme: Callable[[dt.Dt
         return _reduced(name, x, axis, keep_dims)
 
     infer.__doc__ = f"The {name} along `axis` (None: of all elements), ignoring NaN beside numbers; halves return f32."
-    return _declare(name, infer, lambda x, axis: numpy_function.reduce(x, axis=axis), lambda m, a, b: getattr(m, word)(a, b), extreme)
+    return _declare(
+        name,
+        infer,
+        lambda x, axis: numpy_function.reduce(x, axis=axis),
+        lambda m, a, b: getattr(m, word)(a, b),
+        extreme,
+    )
 
 
 max_ = _extreme("max", np.fmax, "maximum", _lowest)
 min_ = _extreme("min", np.fmin, "minimum", _highest)
-

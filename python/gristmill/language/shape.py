@@ -20,7 +20,11 @@ def expand_dims(input: Any, axis: Any) -> Value:
     x = as_value(input, "expand_dims()")
     axis = check_axis(axis, len(x.type.shape) + 1, "expand_dims()")
     shape = x.type.shape[:axis] + (1,) + x.type.shape[axis:]
-    return emit("splat", x.type.with_shape(shape), x) if x.type.is_scalar else emit("expand_dims", x.type.with_shape(shape), x, axis=axis)
+    return (
+        emit("splat", x.type.with_shape(shape), x)
+        if x.type.is_scalar
+        else emit("expand_dims", x.type.with_shape(shape), x, axis=axis)
+    )
 
 
 @expand_dims.reference
@@ -66,7 +70,9 @@ def _(op: Any, x: Facts) -> Facts:
 
 def _broadcast_operand(op: Any, layout: Any) -> Any:
     source = op.operands[0].type.shape
-    return layout.map_coordinates(source, lambda b: tuple(0 if s == 1 else c for c, s in zip(b, source, strict=True))).compact()
+    return layout.map_coordinates(
+        source, lambda b: tuple(0 if s == 1 else c for c, s in zip(b, source, strict=True))
+    ).compact()
 
 
 broadcast.operand_layout = _broadcast_operand
@@ -82,7 +88,9 @@ def broadcast_to(input: Any, *shape: Any) -> Value:
     """Repeat `input` to `shape`, to which it must broadcast."""
     x, dims = as_value(input, "broadcast_to()"), _shape_arguments(shape, "broadcast_to()")
     if common_shape(x.type.shape, dims, "broadcast_to()") != dims:
-        raise KernelError(f"broadcast_to(): {x.type} does not broadcast to {list(dims)}", fix="give a shape that it fits")
+        raise KernelError(
+            f"broadcast_to(): {x.type} does not broadcast to {list(dims)}", fix="give a shape that it fits"
+        )
     return broadcast_value(x, dims)
 
 
@@ -101,7 +109,9 @@ def reshape(input: Any, *shape: Any) -> Value:
     x, dims = as_value(input, "reshape()"), _shape_arguments(shape, "reshape()")
     if math.prod(dims) != x.type.elements:
         fix = f"use a shape of {x.type.elements} elements"
-        raise KernelError(f"reshape(): {describe(x)} has {x.type.elements} elements, {list(dims)} has {math.prod(dims)}", fix=fix)
+        raise KernelError(
+            f"reshape(): {describe(x)} has {x.type.elements} elements, {list(dims)} has {math.prod(dims)}", fix=fix
+        )
     return x if dims == x.type.shape else emit("reshape", x.type.with_shape(dims), x)
 
 
@@ -129,7 +139,9 @@ def permute(input: Any, *dims: Any) -> Value:
     order = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
     order = tuple(check_axis(d, len(x.type.shape), "permute()") for d in order)
     if sorted(order) != list(range(len(x.type.shape))):
-        raise KernelError(f"permute(): {list(order)} does not name each axis of {x.type} once", fix="list every axis once")
+        raise KernelError(
+            f"permute(): {list(order)} does not name each axis of {x.type} once", fix="list every axis once"
+        )
     return emit("permute", x.type.with_shape(tuple(x.type.shape[i] for i in order)), x, order=order)
 
 

@@ -56,7 +56,9 @@ def constant(number: bool | int | float, dtype: Dtype | None = None, shape: tupl
     """Emit a constant tile."""
     dtype = dtype or literal_dtype(number)
     if dtype.is_int and isinstance(number, int) and not fits_dtype(int(number), dtype):
-        raise KernelError(f"{number} is out of range for {dtype}", fix=f"use a value that fits, or cast the other operand")
+        raise KernelError(
+            f"{number} is out of range for {dtype}", fix="use a value that fits, or cast the other operand"
+        )
     value = float(number) if dtype.is_float else bool(number) if dtype == dt.bool_ else int(number)
     return emit("constant", Tile(dtype, shape), value=value)
 
@@ -95,7 +97,9 @@ def _to_dtype(x: Any, dtype: Dtype, what: str) -> Value:
 def _common_dtype(x: Any, y: Any, what: str, is_division: bool) -> Dtype:
     for operand in (x, y):
         if isinstance(operand, Value) and operand.type.is_pointer:
-            raise KernelError(f"{what}: got a pointer, {operand.type}", fix="pointers take only `+` and `-` of integers")
+            raise KernelError(
+                f"{what}: got a pointer, {operand.type}", fix="pointers take only `+` and `-` of integers"
+            )
     if is_number(x) and is_number(y):
         return _promote(literal_dtype(x), literal_dtype(y), is_division, what)
     if is_number(x) or is_number(y):
@@ -122,7 +126,9 @@ def _promote(a: Dtype, b: Dtype, is_division: bool, what: str) -> Dtype:
     if a.is_float or b.is_float:
         return _promote_floats(a, b)
     if is_division and a.is_signed != b.is_signed and dt.bool_ not in (a, b):
-        raise KernelError(f"{what}: {a} and {b} differ in signedness", fix=f"cast one of them, as in `x.to({spell(a)})`")
+        raise KernelError(
+            f"{what}: {a} and {b} differ in signedness", fix=f"cast one of them, as in `x.to({spell(a)})`"
+        )
     return promote_integers(a, b)
 
 
@@ -184,7 +190,9 @@ def check_shape(shape: Any, what: str) -> tuple[int, ...]:
     for size in dims:
         check_power_of_two(size, what)
     if math.prod(dims) > MAX_TILE_ELEMENTS:
-        raise KernelError(f"{what}: {math.prod(dims)} elements, more than {MAX_TILE_ELEMENTS}", fix="use a smaller block")
+        raise KernelError(
+            f"{what}: {math.prod(dims)} elements, more than {MAX_TILE_ELEMENTS}", fix="use a smaller block"
+        )
     return dims
 
 
@@ -219,7 +227,9 @@ def check_axis(axis: Any, rank: int, what: str) -> int:
     if isinstance(axis, bool) or not isinstance(axis, int):
         raise KernelError(f"{what}: axis must be a constant integer, got {describe(axis)}", fix="use a literal axis")
     if not -rank <= axis < rank:
-        raise KernelError(f"{what}: axis {axis} is out of range for {rank} dimensions", fix=f"use {-rank} to {rank - 1}")
+        raise KernelError(
+            f"{what}: axis {axis} is out of range for {rank} dimensions", fix=f"use {-rank} to {rank - 1}"
+        )
     return axis % rank
 
 

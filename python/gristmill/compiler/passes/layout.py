@@ -47,9 +47,9 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
             continue
         source, result = op.operands[0].type.shape, op.results[0].type.shape
         if op.row.result_layout and result == shape and source in natural:
-            return op.row.result_layout(op, natural[source])  # type: ignore[no-any-return]
+            return op.row.result_layout(op, natural[source])
         if op.row.operand_layout and source == shape and result != shape and result in natural:
-            return op.row.operand_layout(op, natural[result])  # type: ignore[no-any-return]
+            return op.row.operand_layout(op, natural[result])
     return None
 
 

@@ -14,6 +14,9 @@ from gristmill.dtypes import Dtype
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
+Values = dict[Value, V | Held]
+Test = Callable[[Values], V]
+Step = Callable[[Values], list[V | Held]]
 
 
 class CudaMachine(LlvmMachine, ThreadMachine):
@@ -45,11 +48,14 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
         self.run(self.function.body, values)
         threads = 32 * self.num_warps
-        head = f"define ptx_kernel void @{self.function.name}({', '.join(self._declare(v) for v in self.function.parameters)})"
+        parameters = ", ".join(self._declare(v) for v in self.function.parameters)
+        head = f"define ptx_kernel void @{self.function.name}({parameters})"
         head += f' "nvvm.reqntid"="{threads},1,1" {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
-            body.insert(0, f"@{self.memory_name} = internal addrspace(3) global [{self.shared_bytes} x i8] poison, align 16")
+            body.insert(
+                0, f"@{self.memory_name} = internal addrspace(3) global [{self.shared_bytes} x i8] poison, align 16"
+            )
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
 
     @property
@@ -138,7 +144,9 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int]) -> V:
         with self.in_prologue():
-            index = self._thread_bits(tuple((i, 1 << i) for i in lane_bits), tuple((i, 32 << i) for i in warp_bits), dt.i32)
+            index = self._thread_bits(
+                tuple((i, 1 << i) for i in lane_bits), tuple((i, 32 << i) for i in warp_bits), dt.i32
+            )
             return self.compare("==", index, self.constant(dt.i32, 0))
 
     def shuffle_xor(self, x: V, mask: int) -> V:
@@ -182,7 +190,9 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
         element = self.memory_type(dtype)
-        address = self.emit(f"getelementptr {element}, ptr addrspace(3) {memory.text}, {self.typed(index)}", Pointer(dtype))
+        address = self.emit(
+            f"getelementptr {element}, ptr addrspace(3) {memory.text}, {self.typed(index)}", Pointer(dtype)
+        )
         return f"ptr addrspace(3) {address.text}, align {dtype.itemsize}"
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
@@ -198,7 +208,9 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     # -- global memory
 
-    def wide_load(self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]) -> list[V]:
+    def wide_load(
+        self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
+    ) -> list[V]:
         from gristmill.compiler.targets import cuda_memory
 
         return cuda_memory.wide_load(self, pointer, width, mask, others, hints)
@@ -275,7 +287,14 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         final = self._loop(loop.body.arguments, initial, values, goes_on, lambda inner: self.run(loop.body, inner))
         values.update(zip(loop.results, final, strict=True))
 
-    def _loop(self, arguments: list[Value], initial: list[V | Held], values: dict[Value, V | Held], goes_on, advance) -> list[V | Held]:  # type: ignore[no-untyped-def]
+    def _loop(
+        self,
+        arguments: list[Value],
+        initial: list[V | Held],
+        values: dict[Value, V | Held],
+        goes_on: Test,
+        advance: Step,
+    ) -> list[V | Held]:
         head, body, end = self.new_label("head"), self.new_label("body"), self.new_label("end")
         before = self.label
         self.say(f"br label %{head}")

@@ -11,7 +11,9 @@ from gristmill.compiler.machine import V
 from gristmill.dtypes import Dtype
 
 
-def wide_load(m: Any, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]) -> list[V]:
+def wide_load(
+    m: Any, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
+) -> list[V]:
     """Read `width` consecutive elements, which lie on a multiple of their common size."""
     dtype = _element(pointer)
     if mask is None and not _modifiers(hints):
@@ -21,7 +23,8 @@ def wide_load(m: Any, pointer: V, width: int, mask: V | None, others: Sequence[V
     initial = _to_words(m, others, words, bits, dtype) if others else [zero] * words
     outputs = ",".join([f"={_letter(bits)}"] * words)
     guard, guards = ("", []) if mask is None else (f"@${words + 1} ", [mask])
-    instruction = f"{guard}ld{_volatile(hints)}.global{_modifiers(hints)}{_vector(words)}.b{bits} {_list(range(words))}, [${words}];"
+    opcode = f"ld{_volatile(hints)}.global{_modifiers(hints)}{_vector(words)}.b{bits}"
+    instruction = f"{guard}{opcode} {_list(range(words))}, [${words}];"
     ties = ",".join(str(i) for i in range(words))
     constraints = f"{outputs},l{',b' if guards else ''},{ties},~{{memory}}"
     loaded = _call_asm(m, instruction, constraints, [pointer, *guards, *initial], words, bits)
@@ -87,14 +90,14 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def _memory_element(m: Any, x: V) -> V:
-    return m.cast(x, dt.u8) if x.dtype == dt.bool_ else x  # type: ignore[no-any-return]
+    return m.cast(x, dt.u8) if x.dtype == dt.bool_ else x
 
 
 def _plain_load(m: Any, pointer: V, width: int, dtype: Dtype, volatile: bool) -> list[V]:
-    kept = dt.u8 if dtype == dt.bool_ else dtype
-    text = f"load{' volatile' if volatile else ''} {m.type_of(kept, width if width > 1 else 0)}, {m.typed(pointer)}, align {width * dtype.itemsize}"
-    vector = m.emit(text, kept, width if width > 1 else 0)
-    elements = [m._element(vector, i) for i in range(width)] if width > 1 else [vector]
+    kept, lanes = dt.u8 if dtype == dt.bool_ else dtype, width if width > 1 else 0
+    place = f"{m.typed(pointer)}, align {width * dtype.itemsize}"
+    vector = m.emit(f"load {'volatile ' if volatile else ''}{m.type_of(kept, lanes)}, {place}", kept, lanes)
+    elements = [m._element(vector, i) for i in range(width)] if lanes else [vector]
     return [m.cast(x, dtype) for x in elements]
 
 
@@ -132,8 +135,8 @@ def _words_type(m: Any, word: Dtype, words: int) -> str:
 
 def _scalar_word(m: Any, x: V, bits: int) -> V:
     if bits == 8:
-        return m.cast(m.bitcast(x, dt.u8), dt.u16)  # type: ignore[no-any-return]
-    return m.bitcast(x, _word_dtype(bits))  # type: ignore[no-any-return]
+        return m.cast(m.bitcast(x, dt.u8), dt.u16)
+    return m.bitcast(x, _word_dtype(bits))
 
 
 def _from_words(m: Any, words: list[V], width: int, bits: int, dtype: Dtype) -> list[V]:

@@ -42,7 +42,11 @@ class HostMachine(LlvmMachine):
         self.label = "programs"
         self.run(self.function.body, values)
         head = f"define void @{self.function.name}(ptr %parameters, ptr %grid, i64 %begin, i64 %end) nounwind {{"
-        start = ["  %is_empty = icmp sge i64 %begin, %end", "  br i1 %is_empty, label %done, label %programs", "programs:"]
+        start = [
+            "  %is_empty = icmp sge i64 %begin, %end",
+            "  br i1 %is_empty, label %done, label %programs",
+            "programs:",
+        ]
         start.append(f"  %program = phi i64 [ %begin, %entry ], [ %next, %{self.label} ]")
         stop = ["  %next = add nsw i64 %program, 1", "  %is_last = icmp sge i64 %next, %end"]
         stop += ["  br i1 %is_last, label %done, label %programs", "done:", "  ret void", "}"]
@@ -79,7 +83,7 @@ class HostMachine(LlvmMachine):
         return super().constant(dtype, number)
 
     def exp2(self, x: V) -> V:
-        return polynomials.exp2(self, x)  # type: ignore[no-any-return]
+        return polynomials.exp2(self, x)
 
     def float_extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:
         """One instruction where an operand is a constant: x86 hands out the second operand if one is NaN."""
@@ -149,7 +153,7 @@ class HostMachine(LlvmMachine):
         if tile not in index.memo:
             index.memo[tile] = self.widen(self.at(tile.made, index), index.lanes)
             host_memory.write(self, tile.buffer, index, index.memo[tile])
-        return index.memo[tile]  # type: ignore[no-any-return]
+        return index.memo[tile]
 
     def buffer(self, value: Value) -> Buffer:
         """Reserve memory for a tile, on the stack of the thread that runs the program."""

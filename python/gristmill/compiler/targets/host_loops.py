@@ -33,7 +33,8 @@ def count(m: Any, stop: int, step: int, initial: list[V], body: Step) -> list[V]
     m.say(f"br i1 {goes_on.text}, label %{head}, label %{end}")
     pairs = [(position, m.constant(dt.i64, 0), following), *zip(carried, initial, after, strict=True)]
     for i, (phi, first, next_value) in enumerate(pairs):
-        m.lines[place + i] = f"  {phi.text} = phi {m.type_of(phi.dtype, phi.lanes)} [ {first.text}, %{before} ], [ {next_value.text}, %{m.label} ]"
+        paths = f"[ {first.text}, %{before} ], [ {next_value.text}, %{m.label} ]"
+        m.lines[place + i] = f"  {phi.text} = phi {m.type_of(phi.dtype, phi.lanes)} {paths}"
     m.begin_label(end)
     return after
 
@@ -84,8 +85,7 @@ def reduce(m: Any, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], i
 def _reduce_row(m: Any, tile: Any, start: V, size: int, combine: Callable[[V, V], V], identity: Any) -> V:
     lanes = min(m.target.lanes, size)
     chains = max(1, min(ACCUMULATORS, size // lanes))
-    dtype = _dtype_of(tile, op_dtype=identity[0])
-    initial = [m.widen(m.constant(dtype, identity[1]), lanes)] * chains
+    initial = [m.widen(m.constant(*identity), lanes)] * chains
 
     def body(position: V, carried: list[V]) -> list[V]:
         after = []
@@ -100,10 +100,6 @@ def _reduce_row(m: Any, tile: Any, start: V, size: int, combine: Callable[[V, V]
     return _across(m, totals[0], combine)
 
 
-def _dtype_of(tile: Any, op_dtype: Any) -> Any:
-    return op_dtype
-
-
 def _across(m: Any, x: V, combine: Callable[[V, V], V]) -> V:
     """Combine a vector's lanes by halves."""
     while x.lanes > 1:
@@ -112,12 +108,16 @@ def _across(m: Any, x: V, combine: Callable[[V, V], V]) -> V:
         for first in (0, half):
             order = ", ".join(f"i32 {first + i}" for i in range(half))
             vector = m.type_of(x.dtype, x.lanes)
-            parts.append(m.emit(f"shufflevector {m.typed(x)}, {vector} poison, <{half} x i32> <{order}>", x.dtype, half))
+            parts.append(
+                m.emit(f"shufflevector {m.typed(x)}, {vector} poison, <{half} x i32> <{order}>", x.dtype, half)
+            )
         x = combine(*parts)
-    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)  # type: ignore[no-any-return]
+    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)
 
 
-def _reduce_rows(m: Any, tile: Any, result: Buffer, rows: int, size: int, combine: Callable[[V, V], V], identity: Any) -> None:
+def _reduce_rows(
+    m: Any, tile: Any, result: Buffer, rows: int, size: int, combine: Callable[[V, V], V], identity: Any
+) -> None:
     def body(row: V, carried: list[V]) -> list[V]:
         start = m.multiply(row, m.constant(dt.i64, size))
         total = _reduce_row(m, tile, start, size, combine, identity)
@@ -127,7 +127,9 @@ def _reduce_rows(m: Any, tile: Any, result: Buffer, rows: int, size: int, combin
     count(m, rows, 1, [], body)
 
 
-def _reduce_columns(m: Any, tile: Any, result: Buffer, extents: tuple[int, int, int], combine: Callable[[V, V], V]) -> None:
+def _reduce_columns(
+    m: Any, tile: Any, result: Buffer, extents: tuple[int, int, int], combine: Callable[[V, V], V]
+) -> None:
     outer, size, inner = extents
     lanes = min(m.target.lanes, inner)
 
@@ -166,12 +168,11 @@ def _settle_before(m: Any, statement: For | If | While, values: dict[Value, Any]
 
 
 def _store_all(m: Any, tiles: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-    """Write tiles to buffers in common sweeps; a tile that reads a buffer elsewhere than at its place goes by a copy."""
+    """Write tiles to buffers in common sweeps; a tile that reads a buffer at other places than its own is copied first."""
     pairs = []
     for tile, buffer in zip(tiles, buffers, strict=True):
         if reaches(tile, set(buffers)):
-            copy = _copy(m, tile, buffer)
-            tile = copy
+            tile = _copy(m, tile, buffer)
         pairs.append((tile, buffer))
     m.settle([tile for tile, _ in pairs])
     for shape in dict.fromkeys(buffer.shape for _, buffer in pairs):
@@ -232,7 +233,7 @@ def run_for(m: Any, loop: For, values: dict[Value, Any]) -> None:
     arguments = loop.body.arguments
 
     def goes_on(inner: dict[Value, Any]) -> V:
-        return m.compare("<", inner[arguments[0]], upper)  # type: ignore[no-any-return]
+        return m.compare("<", inner[arguments[0]], upper)
 
     def advance(inner: dict[Value, Any]) -> list[Any]:
         yields = m.run(loop.body, inner)
@@ -251,14 +252,16 @@ def run_while(m: Any, loop: While, values: dict[Value, Any]) -> None:
         inner.update(zip(loop.condition.arguments, (inner[v] for v in arguments), strict=True))
         condition, *carried = m.run(loop.condition, inner)
         inner.update(zip(arguments, carried, strict=True))
-        return condition  # type: ignore[no-any-return]
+        return condition
 
     initial = [values[v] for v in loop.operands]
     final = _loop(m, loop, arguments, initial, values, goes_on, lambda inner: m.run(loop.body, inner))
     values.update(zip(loop.results, final, strict=True))
 
 
-def _loop(m: Any, loop: Any, arguments: list[Value], initial: list[Any], values: dict[Value, Any], goes_on: Any, advance: Any) -> list[Any]:
+def _loop(
+    m: Any, loop: Any, arguments: list[Value], initial: list[Any], values: dict[Value, Any], goes_on: Any, advance: Any
+) -> list[Any]:
     _settle_before(m, loop, values)
     buffers = _carried(m, arguments)
     _write_yields(m, initial, buffers)

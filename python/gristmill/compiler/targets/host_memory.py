@@ -27,12 +27,12 @@ def _alignment(dtype: Dtype | Pointer) -> int:
 def read_element(m: Any, address: V, dtype: Dtype | Pointer) -> V:
     """Load one element."""
     loaded = m.emit(f"load {kept_type(m, dtype)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype))
-    return m.cast(loaded, dt.bool_) if dtype == dt.bool_ else loaded  # type: ignore[no-any-return]
+    return m.cast(loaded, dt.bool_) if dtype == dt.bool_ else loaded
 
 
 def number(m: Any, index: Index, value: int) -> V:
     """An i64 constant."""
-    return m.constant(dt.i64, value)  # type: ignore[no-any-return]
+    return m.constant(dt.i64, value)
 
 
 def positions(m: Any, index: Index) -> V:
@@ -42,7 +42,7 @@ def positions(m: Any, index: Index) -> V:
     if "positions" not in index.memo:
         steps = V("<" + ", ".join(f"i64 {i}" for i in range(index.lanes)) + ">", dt.i64, index.lanes)
         index.memo["positions"] = m.add(m.widen(index.at, index.lanes), steps)
-    return index.memo["positions"]  # type: ignore[no-any-return]
+    return index.memo["positions"]
 
 
 def coordinate(m: Any, index: Index, shape: tuple[int, ...], axis: int) -> V:
@@ -60,8 +60,12 @@ def coordinate(m: Any, index: Index, shape: tuple[int, ...], axis: int) -> V:
 
 def _within(m: Any, at: V, inner: int, size: int, is_inner: bool) -> V:
     if inner > 1:
-        at = m.emit(f"lshr {m.typed(at)}, {m.widen(m.constant(dt.i64, inner.bit_length() - 1), at.lanes).text}", dt.i64, at.lanes)
-    return m.bit_and(at, m.constant(dt.i64, size - 1)) if is_inner else at  # type: ignore[no-any-return]
+        at = m.emit(
+            f"lshr {m.typed(at)}, {m.widen(m.constant(dt.i64, inner.bit_length() - 1), at.lanes).text}",
+            dt.i64,
+            at.lanes,
+        )
+    return m.bit_and(at, m.constant(dt.i64, size - 1)) if is_inner else at
 
 
 def moved(m: Any, index: Index, shape: tuple[int, ...], strides: list[int]) -> Index:
@@ -69,7 +73,7 @@ def moved(m: Any, index: Index, shape: tuple[int, ...], strides: list[int]) -> I
     key = ("moved", shape, tuple(strides))
     if key not in index.memo:
         index.memo[key] = _moved(m, index, shape, strides)
-    return index.memo[key]  # type: ignore[no-any-return]
+    return index.memo[key]
 
 
 def _moved(m: Any, index: Index, shape: tuple[int, ...], strides: list[int]) -> Index:
@@ -84,7 +88,7 @@ def _source(m: Any, index: Index, shape: tuple[int, ...], strides: list[int]) ->
     for axis, stride in enumerate(strides):
         if stride:
             total = m.add(total, m.multiply(coordinate(m, index, shape, axis), m.constant(dt.i64, stride)))
-    return total  # type: ignore[no-any-return]
+    return total
 
 
 def read(m: Any, buffer: Buffer, index: Index) -> V:
@@ -93,8 +97,12 @@ def read(m: Any, buffer: Buffer, index: Index) -> V:
     if index.kind == "some":
         return _gather(m, m.offset(buffer.address, index.at), dtype)
     address = m.offset(buffer.address, index.at)
-    loaded = m.emit(f"load {m.type_of(_kept(dtype), index.lanes)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype), index.lanes)
-    return m.cast(loaded, dtype)  # type: ignore[no-any-return]
+    loaded = m.emit(
+        f"load {m.type_of(_kept(dtype), index.lanes)}, ptr {address.text}, align {_alignment(dtype)}",
+        _kept(dtype),
+        index.lanes,
+    )
+    return m.cast(loaded, dtype)
 
 
 def write(m: Any, buffer: Buffer, index: Index, x: V) -> None:
@@ -115,7 +123,7 @@ def _masked_gather(m: Any, addresses: V, mask: V, other: V | None, dtype: Any) -
     name = f"llvm.masked.gather.{suffix}.v{lanes}p0"
     m.declarations.add(f"declare {vector} @{name}(<{lanes} x ptr>, i32, <{lanes} x i1>, {vector})")
     arguments = f"{m.typed(addresses)}, i32 {_alignment(dtype)}, {m.typed(m.widen(mask, lanes))}, {vector} {filler}"
-    return m.cast(m.emit(f"call {vector} @{name}({arguments})", kept, lanes), dtype)  # type: ignore[no-any-return]
+    return m.cast(m.emit(f"call {vector} @{name}({arguments})", kept, lanes), dtype)
 
 
 def _suffix(m: Any, dtype: Any, lanes: int) -> str:
@@ -139,28 +147,33 @@ def load(m: Any, op: Op, index: Index, pointers: Any, mask: Any, other: Any) -> 
     addresses = m.widen(m.at(pointers, index), lanes) if index.lanes else _as_vector(m, m.at(pointers, index))
     mask_vector = m.constant(dt.bool_, True) if guard is None else guard
     if index.lanes == 0:
-        return _first(m, _masked_gather(m, addresses, _as_vector(m, mask_vector), None if filler is None else _as_vector(m, filler), dtype))
+        return _first(
+            m,
+            _masked_gather(
+                m, addresses, _as_vector(m, mask_vector), None if filler is None else _as_vector(m, filler), dtype
+            ),
+        )
     return _masked_gather(m, addresses, mask_vector, filler, dtype)
 
 
 def _as_vector(m: Any, x: V) -> V:
-    return m.widen(x, 1)  # type: ignore[no-any-return]
+    return m.widen(x, 1)
 
 
 def _first(m: Any, x: V) -> V:
-    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)  # type: ignore[no-any-return]
+    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)
 
 
 def _load_run(m: Any, address: V, lanes: int, guard: V | None, filler: V | None, dtype: Any) -> V:
     kept = _kept(dtype)
     vector = m.type_of(kept, lanes)
     if guard is None:
-        return m.cast(m.emit(f"load {vector}, ptr {address.text}, align {_alignment(dtype)}", kept, lanes), dtype)  # type: ignore[no-any-return]
+        return m.cast(m.emit(f"load {vector}, ptr {address.text}, align {_alignment(dtype)}", kept, lanes), dtype)
     name = f"llvm.masked.load.{_suffix(m, kept, lanes)}.p0"
     m.declarations.add(f"declare {vector} @{name}(ptr, i32, <{lanes} x i1>, {vector})")
     other = m.widen(m.cast(filler, kept), lanes).text if filler is not None else "zeroinitializer"
     arguments = f"ptr {address.text}, i32 {_alignment(dtype)}, {m.typed(m.widen(guard, lanes))}, {vector} {other}"
-    return m.cast(m.emit(f"call {vector} @{name}({arguments})", kept, lanes), dtype)  # type: ignore[no-any-return]
+    return m.cast(m.emit(f"call {vector} @{name}({arguments})", kept, lanes), dtype)
 
 
 def store(m: Any, op: Op, index: Index, pointers: Any, value: Any, mask: Any) -> None:
@@ -187,7 +200,7 @@ def pointers_dtype(op: Op) -> Dtype:
 
 def _store_run(m: Any, address: V, x: V, guard: V | None, dtype: Dtype) -> None:
     if guard is None:
-        return m.say(f"store {m.typed(x)}, ptr {address.text}, align {_alignment(dtype)}")  # type: ignore[no-any-return]
+        return m.say(f"store {m.typed(x)}, ptr {address.text}, align {_alignment(dtype)}")
     name = f"llvm.masked.store.{_suffix(m, x.dtype, x.lanes)}.p0"
     m.declarations.add(f"declare void @{name}({m.type_of(x.dtype, x.lanes)}, ptr, i32, <{x.lanes} x i1>)")
     m.say(f"call void @{name}({m.typed(x)}, ptr {address.text}, i32 {_alignment(dtype)}, {m.typed(guard)})")
@@ -218,7 +231,7 @@ def half_to_single(m: Any, x: V) -> V:
     special = m.bit_or(m.shift_left(size, c(13)), c(0x7F800000))
     kept = m.select(m.compare(">=", size, c(0x7C00)), special, m.bitcast(scaled, dt.u32))
     sign = m.shift_left(m.bit_and(word, c(0x8000)), c(16))
-    return m.bitcast(m.bit_or(kept, sign), dt.f32)  # type: ignore[no-any-return]
+    return m.bitcast(m.bit_or(kept, sign), dt.f32)
 
 
 def single_to_half(m: Any, x: V) -> V:
@@ -233,4 +246,4 @@ def single_to_half(m: Any, x: V) -> V:
     special = m.select(m.compare(">", size, c(0x7F800000)), c(0x7E00), c(0x7C00))
     result = m.select(m.compare("<", size, c(0x38800000)), denormal, normal)
     result = m.select(m.compare(">=", size, c(0x47800000)), special, result)
-    return m.bitcast(m.cast(m.bit_or(result, m.shift_right(sign, c(16))), dt.u16), dt.f16)  # type: ignore[no-any-return]
+    return m.bitcast(m.cast(m.bit_or(result, m.shift_right(sign, c(16))), dt.u16), dt.f16)

@@ -35,7 +35,7 @@ class Lazy:
     def element(self, index: Index) -> V:
         if self not in index.memo:
             index.memo[self] = self.function(index)
-        return index.memo[self]  # type: ignore[no-any-return]
+        return index.memo[self]
 
 
 @dataclass(eq=False)
@@ -106,7 +106,9 @@ class _Uses:
         if any(v.type.is_scalar for v in op.results):
             return True
         cheap = op.row.is_cheap and all(v in self.cheap or v.type.is_scalar for v in op.operands)
-        return bool(cheap and not any(v.type.dtype.is_float and op.operands for v in op.results) or op.row.is_view and cheap)
+        return bool(
+            (cheap and not any(v.type.dtype.is_float and op.operands for v in op.results)) or (op.row.is_view and cheap)
+        )
 
     def _block(self, statements: list[Statement], yields: list[Value], owner: Any) -> None:
         defined = {v for s in statements for v in s.results}

@@ -84,7 +84,9 @@ class LlvmMachine(Machine):
         lanes = max((x.lanes for x in operands), default=0) if lanes is None else lanes
         operands = tuple(self.widen(x, lanes) for x in operands)
         result, types = self.type_of(dtype, lanes), [self.type_of(x.dtype, x.lanes) for x in operands]
-        self.declarations.add(f"declare {result} @{name}({', '.join([*types, *([extra.split()[0]] if extra else [])])})")
+        self.declarations.add(
+            f"declare {result} @{name}({', '.join([*types, *([extra.split()[0]] if extra else [])])})"
+        )
         arguments = [*map(self.typed, operands), *([extra] if extra else [])]
         return self.emit(f"call {result} @{name}({', '.join(arguments)})", dtype, lanes)
 
@@ -107,7 +109,9 @@ class LlvmMachine(Machine):
             return V(f"splat ({self.typed(x)})", x.dtype, lanes)
         vector = self.type_of(x.dtype, lanes)
         first = self.emit(f"insertelement {vector} poison, {self.typed(x)}, i64 0", x.dtype, lanes)
-        return self.emit(f"shufflevector {self.typed(first)}, {vector} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes)
+        return self.emit(
+            f"shufflevector {self.typed(first)}, {vector} poison, <{lanes} x i32> zeroinitializer", x.dtype, lanes
+        )
 
     def aligned(self, *operands: V) -> tuple[V, ...]:
         lanes = max(x.lanes for x in operands)
@@ -266,7 +270,7 @@ class LlvmMachine(Machine):
         bits = 1 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == dtype.bits:
             return V(x.text, dtype, x.lanes)
-        if x.text[0] != "%" and x.dtype != dt.bool_:
+        if x.text[0] != "%" and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
             return self.constant(dtype, _wrap(int(x.text), x.dtype, dtype))
         widening = "sext" if x.dtype.is_signed else "zext"
         return self.convert("trunc" if bits > dtype.bits else widening, x, dtype)
@@ -317,7 +321,9 @@ class LlvmMachine(Machine):
         assert isinstance(pointer.dtype, Pointer) and isinstance(elements.dtype, Dtype)
         index = self.cast(elements, dt.i64 if elements.dtype.is_signed or elements.dtype.bits == 64 else dt.u64)
         element = self.memory_type(pointer.dtype.element)
-        return self.emit(f"getelementptr {element}, {self.typed(pointer)}, {self.typed(index)}", pointer.dtype, pointer.lanes)
+        return self.emit(
+            f"getelementptr {element}, {self.typed(pointer)}, {self.typed(index)}", pointer.dtype, pointer.lanes
+        )
 
     def memory_type(self, dtype: Dtype) -> str:
         """The type under which an element lies in memory: bools are bytes."""

@@ -58,7 +58,9 @@ class ThreadMachine(Machine):
     def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
 
     @abstractmethod
-    def wide_load(self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]) -> list[V]:
+    def wide_load(
+        self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
+    ) -> list[V]:
         """Read `width` consecutive elements; under a false mask none, and the results are `others`, or 0."""
 
     @abstractmethod
@@ -98,7 +100,9 @@ class ThreadMachine(Machine):
             own = combine(layout.reg, r, len(layout.shape))[axis]
             if own not in registers:
                 registers[own] = self._combine_index(thread, own, used)
-        return Held(layout, [registers[combine(layout.reg, r, len(layout.shape))[axis]] for r in range(layout.registers)])
+        return Held(
+            layout, [registers[combine(layout.reg, r, len(layout.shape))[axis]] for r in range(layout.registers)]
+        )
 
     def _thread_coordinate(self, layout: Layout, axis: int, dtype: Dtype) -> V:
         lane = [(i, b[axis]) for i, b in enumerate(layout.lane) if b[axis]]
@@ -150,7 +154,9 @@ class ThreadMachine(Machine):
             group = range(r, r + width)
             guard = mask.registers[r] if isinstance(mask, Held) else None
             others = [other.registers[i] for i in group] if isinstance(other, Held) else None
-            loaded |= dict(zip(group, self.wide_load(pointers.registers[r], width, guard, others, op.attributes), strict=True))
+            loaded |= dict(
+                zip(group, self.wide_load(pointers.registers[r], width, guard, others, op.attributes), strict=True)
+            )
         return Held(self.layouts[op.results[0]], [loaded[_representative(layout, r)] for r in range(layout.registers)])
 
     def store(self, op: Op, pointers: V | Held, value: V | Held, mask: V | Held | None) -> None:
@@ -196,7 +202,12 @@ class ThreadMachine(Machine):
         return Held(target, [groups[k] for k in keys])
 
     def _reduce_warps(
-        self, layout: Layout, axis: int, groups: dict[Coordinates, V], warp_bits: list[int], combine_two: Callable[[V, V], V]
+        self,
+        layout: Layout,
+        axis: int,
+        groups: dict[Coordinates, V],
+        warp_bits: list[int],
+        combine_two: Callable[[V, V], V],
     ) -> dict[Coordinates, V]:
         """Exchange one value a warp (and lane that holds another one) through shared memory."""
         lanes = [i for i, b in enumerate(layout.lane) if not b[axis] and any(b)]
@@ -213,7 +224,9 @@ class ThreadMachine(Machine):
         for g, x in enumerate(groups.values()):
             self.shared_store(memory, self.add_index(own, self.constant(dt.i32, g * self.num_warps)), x)
         self.barrier()
-        steps = [sum(1 << warp_bits[i] for i in range(len(warp_bits)) if n >> i & 1) for n in range(1 << len(warp_bits))]
+        steps = [
+            sum(1 << warp_bits[i] for i in range(len(warp_bits)) if n >> i & 1) for n in range(1 << len(warp_bits))
+        ]
         return {
             key: _fold([self._shared_at(memory, base, g * self.num_warps + s, dtype) for s in steps], combine_two)
             for g, key in enumerate(groups)
@@ -262,7 +275,9 @@ def _first_registers(layout: Layout, width: int) -> list[int]:
     return [r for r in range(0, layout.registers, width) if _representative(layout, r) == r]
 
 
-def _fold_registers(layout: Layout, registers: list[V], axis: int, combine_two: Callable[[V, V], V]) -> dict[Coordinates, V]:
+def _fold_registers(
+    layout: Layout, registers: list[V], axis: int, combine_two: Callable[[V, V], V]
+) -> dict[Coordinates, V]:
     groups: dict[Coordinates, list[V]] = {}
     for r in range(layout.registers):
         if _representative(layout, r) == r:
@@ -281,5 +296,7 @@ def _fold(values: list[V], combine_two: Callable[[V, V], V]) -> V:
         chains[i % CHAINS] = combine_two(chains[i % CHAINS], value)
     while len(chains) > 1:
         half = (len(chains) + 1) // 2
-        chains = [combine_two(chains[i], chains[i + half]) if i + half < len(chains) else chains[i] for i in range(half)]
+        chains = [
+            combine_two(chains[i], chains[i + half]) if i + half < len(chains) else chains[i] for i in range(half)
+        ]
     return chains[0]

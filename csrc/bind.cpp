@@ -95,7 +95,7 @@ void Bound::bind_constant(std::size_t constant, PyObject* value) {
     if (value == Py_None) return;
     const char* name = kernel().constants[constant];
     const ConstantValue given = read_constant(kernel(), name, value);
-    arguments_.constants[constant] = given;
+    arguments_.constants.set(constant, given);
     if (!callable_.only || is_equal(given, callable_.only->constants[constant])) return;
     throw Failure(ErrorKind::value, {.what = concat(callable_.only->id, ": this instance has another `", name, "`"),
                                      .asked = concat(name, "=", describe_constant(given)),
@@ -130,6 +130,7 @@ void Bound::read_array(std::size_t parameter, const TypeInfo& type, const Stream
         fail_array(kernel(), kernel().parameters[parameter], problem);
     }
     const View& view = *arguments_.views[parameter];
+    arguments_.integers[parameter] = 0;
     bind_dtype(kernel(), parameter, view.dtype, arguments_);
     bind_device(kernel(), parameter, view, arguments_);
 }
@@ -139,15 +140,15 @@ void Bound::read_scalars() {
         const Parameter& parameter = kernel().parameters[i];
         if (parameter.kind == ParameterKind::pointer) continue;
         if (is_missing(objects_[i])) {
-            arguments_.scalars[i] = default_scalar(parameter);
+            arguments_.set_scalar(i, default_scalar(parameter));
         } else if (is_derived(parameter)) {
-            arguments_.scalars[i] = read_index(kernel(), parameter, objects_[i]);
+            arguments_.set_scalar(i, read_index(kernel(), parameter, objects_[i]));
         } else {
             const Dtype bound = parameter.dtype_var < 0
                                     ? parameter.dtype
                                     : arguments_.dtypes[static_cast<std::size_t>(parameter.dtype_var)];
-            arguments_.scalars[i] =
-                read_scalar(kernel(), parameter, bound == unbound ? Dtype::f64 : bound, objects_[i]);
+            arguments_.set_scalar(i,
+                                  read_scalar(kernel(), parameter, bound == unbound ? Dtype::f64 : bound, objects_[i]));
         }
     }
 }

@@ -54,19 +54,24 @@ void check_layout(const Kernel& kernel, std::size_t parameter, const View& view)
     check_strides(kernel, parameter, view);
 }
 
-void check_extent(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
-                  std::int64_t sm_count, std::size_t parameter) {
-    const Code extent = kernel.parameters[parameter].extent;
-    if (extent.empty()) return;
+[[noreturn]] void fail_extent(const Kernel& kernel, std::size_t parameter, const Arguments& arguments,
+                              std::int64_t needed) {
     const View& view = *arguments.views[parameter];
-    const std::int64_t needed = evaluate_for(kernel, specialisation, arguments, sm_count, extent);
-    if (view.count >= needed) return;
     throw Failure(ErrorKind::value,
                   {.what = of(kernel, parameter) + "is too small",
                    .asked = describe_arguments(kernel, arguments),
                    .found = concat(view.count, " elements, ", describe_array(view)),
                    .supported = concat("at least ", needed, " elements for these arguments"),
                    .fix = concat("pass a larger `", kernel.parameters[parameter].name, "`, or smaller sizes")});
+}
+
+void check_extent(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+                  std::int64_t sm_count, std::size_t parameter) {
+    const Code extent = kernel.parameters[parameter].extent;
+    if (extent.empty()) return;
+    const View& view = *arguments.views[parameter];
+    const std::int64_t needed = evaluate_for(kernel, specialisation, arguments, sm_count, extent);
+    if (view.count < needed) fail_extent(kernel, parameter, arguments, needed);
 }
 
 void check_writable(const Kernel& kernel, std::size_t parameter, const View& view) {
@@ -101,6 +106,18 @@ void check_overlap(const Kernel& kernel, std::size_t output, const Arguments& ar
         const View& other = *arguments.views[i];
         if (may_overlap(view, other) && !is_same_buffer(view, other)) fail_overlap(kernel, output, i, arguments);
     }
+}
+
+[[noreturn]] void fail_dtype(const Kernel& kernel, std::size_t parameter, Dtype found, Dtype expected) {
+    const int variable = kernel.parameters[parameter].dtype_var;
+    const std::string reason = variable < 0
+                                   ? ""
+                                   : concat(": dtype variable ", kernel.dtype_vars[static_cast<std::size_t>(variable)],
+                                            " has that type already");
+    throw Failure(ErrorKind::type, {.what = of(kernel, parameter) + "has the wrong dtype",
+                                    .found = std::string(dtype_name(found)),
+                                    .supported = concat(dtype_name(expected), reason),
+                                    .fix = concat("convert it to ", dtype_name(expected))});
 }
 
 std::string dtype_list(std::span<const Dtype> dtypes) {
@@ -142,14 +159,7 @@ void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Argume
         arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] = dtype;
     const Dtype expected = row.dtype_var < 0 ? row.dtype : arguments.dtypes[static_cast<std::size_t>(row.dtype_var)];
     if (dtype == expected) return;
-    const std::string variable =
-        row.dtype_var < 0 ? ""
-                          : concat(": dtype variable ", kernel.dtype_vars[static_cast<std::size_t>(row.dtype_var)],
-                                   " has that type already");
-    throw Failure(ErrorKind::type, {.what = of(kernel, parameter) + "has the wrong dtype",
-                                    .found = std::string(dtype_name(dtype)),
-                                    .supported = concat(dtype_name(expected), variable),
-                                    .fix = concat("convert it to ", dtype_name(expected))});
+    fail_dtype(kernel, parameter, dtype, expected);
 }
 
 void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, Arguments& arguments) {

@@ -41,7 +41,7 @@ bool has_dtypes(const Specialisation& specialisation, const Arguments& arguments
 
 bool has_constants(const Specialisation& specialisation, const Arguments& arguments) {
     for (std::size_t i = 0; i < specialisation.constants.size(); ++i)
-        if (arguments.constants[i] && !is_equal(*arguments.constants[i], specialisation.constants[i])) return false;
+        if (arguments.constants.has(i) && !is_equal(arguments.constants[i], specialisation.constants[i])) return false;
     return true;
 }
 
@@ -53,9 +53,9 @@ bool is_picked(const Kernel& kernel, const Specialisation& specialisation, const
 std::string given_constants(const Kernel& kernel, const Arguments& arguments) {
     std::string text;
     for (std::size_t i = 0; i < kernel.constants.size(); ++i)
-        if (arguments.constants[i])
+        if (arguments.constants.has(i))
             text.append(text.empty() ? "" : ", ")
-                .append(concat(kernel.constants[i], "=", describe_constant(*arguments.constants[i])));
+                .append(concat(kernel.constants[i], "=", describe_constant(arguments.constants[i])));
     return text;
 }
 
@@ -70,8 +70,7 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const auto kind = kernel.parameters[i].kind;
         if (kind == ParameterKind::pointer || kind == ParameterKind::scalar) continue;
-        text.append(text.empty() ? "" : ", ")
-            .append(concat(kernel.parameters[i].name, "=", arguments.scalars[i].integer));
+        text.append(text.empty() ? "" : ", ").append(concat(kernel.parameters[i].name, "=", arguments.integers[i]));
     }
     return text;
 }

@@ -51,21 +51,13 @@ void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t 
                    .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
 }
 
-Scope scope_of(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
-               std::int64_t sm_count, std::array<std::int64_t, most_parameters>& values,
-               std::array<std::int64_t, most_constants>& constants) {
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
-        values[i] = kernel.parameters[i].kind == ParameterKind::pointer ? 0 : arguments.scalars[i].integer;
-    for (std::size_t i = 0; i < specialisation.constants.size(); ++i)
-        constants[i] = specialisation.constants[i].integer;
-    return {std::span(values).first(kernel.parameters.size()),
-            std::span(constants).first(specialisation.constants.size()), sm_count};
-}
+// Most extents and many grids are one parameter.
+bool is_parameter(Code code) { return code.size() == 2 && code[0] == static_cast<std::int64_t>(Op::parameter); }
 
 bool is_dividing(const Specialisation& specialisation, const Arguments& arguments) {
     for (std::size_t i = 0; i < specialisation.divisibility.size(); ++i) {
         const auto divisor = specialisation.divisibility[i];
-        if (divisor > 1 && arguments.scalars[i].integer % divisor != 0) return false;
+        if (divisor > 1 && arguments.integers[i] % divisor != 0) return false;
     }
     return true;
 }
@@ -79,7 +71,7 @@ Variant choose_variant(const Kernel& kernel, const Specialisation& specialisatio
             is_small &= span.high - span.low < index32_limit * view.item_bytes;
             is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
         } else if (is_index(kernel.parameters[i])) {
-            is_small &= arguments.scalars[i].integer < index32_limit && arguments.scalars[i].integer > -index32_limit;
+            is_small &= arguments.integers[i] < index32_limit && arguments.integers[i] > -index32_limit;
         }
     }
     if (!is_small) return Variant::general64;
@@ -131,9 +123,9 @@ void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
         const Dtype dtype = packed_dtype(parameter, plan);
         std::byte* place = packer.place(dtype_bytes(dtype));
         if (is_floating(dtype))
-            store_real(dtype, arguments.scalars[i].real, place);
+            store_real(dtype, arguments.reals[i], place);
         else
-            store_integer(dtype, arguments.scalars[i].integer, place);
+            store_integer(dtype, arguments.integers[i], place);
     }
     plan.block_bytes = packer.bytes();
 }
@@ -142,9 +134,12 @@ void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
 
 std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
                           std::int64_t sm_count, Code code) {
-    std::array<std::int64_t, most_parameters> values;
+    if (is_parameter(code)) return arguments.integers.at(static_cast<std::size_t>(code[1]));
     std::array<std::int64_t, most_constants> constants;
-    return evaluate(code, scope_of(kernel, specialisation, arguments, sm_count, values, constants));
+    const std::size_t constant_count = specialisation.constants.size();
+    for (std::size_t i = 0; i < constant_count; ++i) constants[i] = specialisation.constants[i].integer;
+    return evaluate(code, {std::span(arguments.integers).first(kernel.parameters.size()),
+                           std::span(constants).first(constant_count), sm_count});
 }
 
 void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
@@ -153,13 +148,12 @@ void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
         if (!is_index(parameter)) continue;
         const View& view = *arguments.views[static_cast<std::size_t>(parameter.tensor)];
         const auto actual = derived(parameter, view);
-        Scalar& scalar = arguments.scalars[i];
-        if (scalar.is_given) {
-            check_given(kernel, parameter, scalar.integer, actual);
+        if (arguments.is_given[i]) {
+            check_given(kernel, parameter, arguments.integers[i], actual);
             continue;
         }
         if (!actual) fail_rank(kernel, parameter, view);
-        scalar.integer = *actual;
+        arguments.integers[i] = *actual;
     }
 }
 

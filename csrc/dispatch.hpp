@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,14 +25,38 @@ struct Scalar {
     bool is_given;
 };
 
+// Constants that a call names.
+class GivenConstants {
+public:
+    bool has(std::size_t constant) const { return mask_ >> constant & 1; }
+    const ConstantValue& operator[](std::size_t constant) const { return values_[constant]; }
+    void set(std::size_t constant, const ConstantValue& value) {
+        values_[constant] = value;
+        mask_ |= 1u << constant;
+    }
+    void clear() { mask_ = 0; }
+
+private:
+    std::uint32_t mask_ = 0;
+    std::array<ConstantValue, most_constants> values_;
+};
+
 // What a call brings. By parameter: only the first so many are set.
 struct Arguments {
     std::array<const View*, most_parameters> views;
-    std::array<Scalar, most_parameters> scalars;
-    std::array<Dtype, most_dtype_vars> dtypes;  // by dtype variable
-    std::array<std::optional<ConstantValue>, most_constants> constants;
+    std::array<std::int64_t, most_parameters> integers;  // scalars and index parameters; arrays: 0
+    std::array<double, most_parameters> reals;
+    std::array<bool, most_parameters> is_given;  // index parameters
+    std::array<Dtype, most_dtype_vars> dtypes;   // by dtype variable
+    GivenConstants constants;
     Device device;
     bool has_array = false;
+
+    void set_scalar(std::size_t parameter, const Scalar& scalar) {
+        integers[parameter] = scalar.integer;
+        reals[parameter] = scalar.real;
+        is_given[parameter] = scalar.is_given;
+    }
 };
 
 // Everything for a launch; parameters packed as the driver and the host functions read them.

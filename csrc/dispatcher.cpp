@@ -57,12 +57,12 @@ void read_constants(const KernelIndex& index, const nb::args& positional, const 
     const Kernel& kernel = index.kernel;
     if (positional.size() > kernel.constants.size()) fail_constant_name(kernel, concat("number ", positional.size()));
     for (std::size_t i = 0; i < positional.size(); ++i)
-        arguments.constants[i] = read_constant(kernel, kernel.constants[i], positional[i].ptr());
+        arguments.constants.set(i, read_constant(kernel, kernel.constants[i], positional[i].ptr()));
     for (const auto& [name, value] : named) {
         const char* text = nb::borrow<nb::str>(name).c_str();
         const int constant = index.constant(text);
         if (constant < 0) fail_constant_name(kernel, text);
-        arguments.constants[static_cast<std::size_t>(constant)] = read_constant(kernel, text, value.ptr());
+        arguments.constants.set(static_cast<std::size_t>(constant), read_constant(kernel, text, value.ptr()));
     }
 }
 
@@ -70,7 +70,7 @@ bool is_match(const Specialisation& row, const Arguments& asked) {
     for (std::size_t i = 0; i < row.dtypes.size(); ++i)
         if (asked.dtypes[i] != unbound && asked.dtypes[i] != row.dtypes[i]) return false;
     for (std::size_t i = 0; i < row.constants.size(); ++i)
-        if (asked.constants[i] && !is_equal(*asked.constants[i], row.constants[i])) return false;
+        if (asked.constants.has(i) && !is_equal(asked.constants[i], row.constants[i])) return false;
     return true;
 }
 
@@ -80,14 +80,14 @@ std::string asked_text(const Kernel& kernel, const Arguments& asked) {
     for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
         if (asked.dtypes[i] != unbound) add(std::string(dtype_name(asked.dtypes[i])));
     for (std::size_t i = 0; i < kernel.constants.size(); ++i)
-        if (asked.constants[i]) add(concat(kernel.constants[i], "=", describe_constant(*asked.constants[i])));
+        if (asked.constants.has(i)) add(concat(kernel.constants[i], "=", describe_constant(asked.constants[i])));
     return text;
 }
 
 // The dtype is what is missing if it is in no specialisation; else it is a constant's value.
 [[noreturn]] void fail_dispatch(const Kernel& kernel, const Arguments& asked) {
     Arguments dtypes_only = asked;
-    dtypes_only.constants.fill(std::nullopt);
+    dtypes_only.constants.clear();
     const bool has_dtypes =
         std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return is_match(row, dtypes_only); });
     const std::string missing = has_dtypes ? "the value to the constant's list in @gm.kernel(...)"

@@ -1,7 +1,7 @@
 """Write the images of the fixture: a blob, an assembly file that embeds it, and the rows of its table."""
 
-import sys
 import lzma
+import sys
 from pathlib import Path
 
 # kind, sm, suffix, PTX version; the order is that of the constants in tables_fixture.cpp.

@@ -85,8 +85,9 @@ class Arena:
                     notes[contestant.name] = "WRONG"
                 expected = output.clone() if hasattr(output, "clone") else output.copy()
             elif contestant.name != COPY and expected is not None:
+                buffers.poison(output)
                 got = contestant.calls[0]()
-                apart = check.distance(expected, output if got is None else got)
+                apart = check.distance(expected, got if hasattr(got, "shape") else output)
                 if not apart <= check.PEER_DISTANCE.get(work.dtype_of(work.spec.outputs[0]), 0):
                     notes[contestant.name] = f"computes something else: {apart:.1e} apart"
         return errors, notes

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
+#include <string_view>
 #include <vector>
 
 #include "error.hpp"
@@ -84,6 +86,11 @@ std::string embedded(const EntryPlace& place) {
 
 }  // namespace
 
+bool is_ptx_forced() {
+    const char* text = std::getenv("GRISTMILL_IMAGES");
+    return text && std::string_view(text) == "ptx";
+}
+
 int driver_for_ptx(int ptx_version) {
     for (const auto& row : ptx_rows)
         if (row.ptx >= ptx_version) return row.cuda;
@@ -117,7 +124,7 @@ std::size_t EntryPlace::index() const {
 }
 
 std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device, int driver_version) {
-    const auto& cubins = place.kernel.cubins;
+    const auto cubins = is_ptx_forced() ? std::span<const std::uint16_t>() : place.kernel.cubins;
     const auto& ptx = place.entry().ptx;
     if (const auto image = choose_image(tables.images, cubins, ptx, device.capability, driver_version)) return *image;
     const auto unreadable = best(ptx, [&](std::uint16_t i) { return ptx_rank(tables.images[i], device.capability); });

@@ -11,6 +11,9 @@
 
 namespace gristmill {
 
+// Whether GRISTMILL_IMAGES=ptx: cubins are passed over, as on a device for which none is built.
+bool is_ptx_forced();
+
 // The first CUDA version whose driver takes this PTX version (70 for 7.0): 11000 for 11.0.
 int driver_for_ptx(int ptx_version);
 

@@ -61,7 +61,8 @@ void add_device(nb::list& lines, const cuda::Api& api, int ordinal) {
         const std::string images = images_text(facts, api.resolver.driver_version());
         const bool is_compiled = images.find("PTX") != std::string::npos;
         add(lines, name.c_str(), is_compiled ? "warning" : "ok",
-            concat(images, is_compiled ? ": the driver compiles PTX at the first call" : ""));
+            concat(images, is_compiled ? ": the driver compiles PTX at the first call" : "",
+                   is_ptx_forced() ? " (GRISTMILL_IMAGES=ptx)" : ""));
     } catch (const Failure& failure) {
         add(lines, name.c_str(), "error", failure.what());
     }

@@ -28,6 +28,13 @@ def test_choice(native, stub, capability, scale, new_only):
                 kernel.info(device=0)
 
 
+def test_ptx_can_be_forced(native, stub, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_IMAGES", "ptx")
+    assert set(native.scale.info(device=0)["images"].values()) == {"PTX 8.0 sm_90a"}
+    with pytest.raises(RuntimeError, match="no image fits this device"):
+        native.new_only.info(device=0)
+
+
 def test_no_image_names_device_and_what_is_embedded(native, stub):
     stub.set_device(7, 5)
     with pytest.raises(RuntimeError) as info:

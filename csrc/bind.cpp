@@ -54,7 +54,7 @@ Bound::Bound(const Callable& callable, PyObject* positional, PyObject* keywords)
     require_all();
     read_arrays();
     read_scalars();
-    fill_index_parameters(kernel(), arguments_);
+    fill_index_parameters(index(), arguments_);
 }
 
 void Bound::bind_positional(PyObject* positional) {
@@ -115,12 +115,10 @@ void Bound::require_all() const {
 }
 
 void Bound::read_arrays() {
-    for (std::size_t i = 0; i < kernel().parameters.size(); ++i)
-        if (kernel().parameters[i].kind == ParameterKind::pointer) types_[array_count_++] = &type_info(objects_[i]);
+    for (const auto i : index().arrays()) types_[array_count_++] = &type_info(objects_[i]);
     const StreamChoice streams(stream_, std::span(types_).first(array_count_));
     std::size_t array = 0;
-    for (std::size_t i = 0; i < kernel().parameters.size(); ++i)
-        if (kernel().parameters[i].kind == ParameterKind::pointer) read_array(i, *types_[array++], streams);
+    for (const auto i : index().arrays()) read_array(i, *types_[array++], streams);
 }
 
 void Bound::read_array(std::size_t parameter, const TypeInfo& type, const StreamChoice& streams) {
@@ -136,9 +134,8 @@ void Bound::read_array(std::size_t parameter, const TypeInfo& type, const Stream
 }
 
 void Bound::read_scalars() {
-    for (std::size_t i = 0; i < kernel().parameters.size(); ++i) {
+    for (const auto i : index().values()) {
         const Parameter& parameter = kernel().parameters[i];
-        if (parameter.kind == ParameterKind::pointer) continue;
         if (is_missing(objects_[i])) {
             arguments_.set_scalar(i, default_scalar(parameter));
         } else if (is_derived(parameter)) {

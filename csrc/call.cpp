@@ -56,8 +56,8 @@ void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(index.kernel, grid);
     plan.specialisation = &choose_specialisation(index, arguments, sm_count, bound.only());
-    check_arrays(index.kernel, *plan.specialisation, arguments, sm_count);
-    complete_plan(index.kernel, arguments, sm_count, is_given ? &given : nullptr, plan);
+    check_arrays(index, *plan.specialisation, arguments, sm_count);
+    complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
 }
 
 std::string host_levels_text() {
@@ -134,7 +134,7 @@ void call(const Callable& callable, PyObject* positional, PyObject* keywords, Py
     Plan plan;
     make_plan(bound, grid, plan);
     const Kernel& kernel = callable.index.kernel;
-    if (is_empty(kernel, bound.arguments(), plan)) return;
+    if (is_empty(callable.index, bound.arguments(), plan)) return;
     const EntryPlace place{kernel, *plan.specialisation, plan.variant};
     if (bound.arguments().device.kind == DeviceKind::cpu)
         run_on_host(place, bound, plan);

@@ -99,12 +99,12 @@ void check_writable(const Kernel& kernel, std::size_t parameter, const View& vie
                    .fix = concat("pass a copy of `", kernel.parameters[other].name, "`")});
 }
 
-void check_overlap(const Kernel& kernel, std::size_t output, const Arguments& arguments) {
+void check_overlap(const KernelIndex& index, std::size_t output, const Arguments& arguments) {
     const View& view = *arguments.views[output];
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-        if (i == output || !is_pointer(kernel, i)) continue;
+    for (const auto i : index.arrays()) {
         const View& other = *arguments.views[i];
-        if (may_overlap(view, other) && !is_same_buffer(view, other)) fail_overlap(kernel, output, i, arguments);
+        if (i != output && may_overlap(view, other) && !is_same_buffer(view, other))
+            fail_overlap(index.kernel, output, i, arguments);
     }
 }
 
@@ -176,15 +176,15 @@ void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, 
                    .fix = "move all arrays to one device"});
 }
 
-void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count) {
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-        if (!is_pointer(kernel, i)) continue;
-        check_layout(kernel, i, *arguments.views[i]);
-        check_extent(kernel, specialisation, arguments, sm_count, i);
-        if (!kernel.parameters[i].is_written) continue;
-        check_writable(kernel, i, *arguments.views[i]);
-        check_overlap(kernel, i, arguments);
+    for (const auto i : index.arrays()) {
+        check_layout(index.kernel, i, *arguments.views[i]);
+        check_extent(index.kernel, specialisation, arguments, sm_count, i);
+    }
+    for (const auto i : index.outputs()) {
+        check_writable(index.kernel, i, *arguments.views[i]);
+        check_overlap(index, i, arguments);
     }
 }
 

@@ -139,6 +139,13 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 
 KernelIndex::KernelIndex(const Kernel& kernel_) : kernel(kernel_), needs_sm_count_(uses_sm_count(kernel_)) {
     require_small(kernel);
+    for (std::uint8_t i = 0; i < kernel.parameters.size(); ++i) {
+        const Parameter& parameter = kernel.parameters[i];
+        const bool is_array = parameter.kind == ParameterKind::pointer;
+        (is_array ? arrays_ : values_).push_back(i);
+        if (is_array && parameter.is_written) outputs_.push_back(i);
+        if (!is_array && parameter.kind != ParameterKind::scalar) indices_.push_back(i);
+    }
     for (std::size_t i = 0; i < kernel.specialisations.size(); ++i) {
         const auto& dtypes = kernel.specialisations[i].dtypes;
         by_dtype_[dtypes.empty() ? by_dtype_.size() - 1 : static_cast<std::size_t>(dtypes[0])].push_back(

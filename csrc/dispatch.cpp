@@ -13,11 +13,6 @@ namespace {
 constexpr std::int64_t index32_limit = (std::int64_t{1} << 31) - (std::int64_t{1} << 20);
 constexpr std::uintptr_t aligned_bytes = 16;
 
-bool is_index(const Parameter& parameter) {
-    return parameter.kind == ParameterKind::size || parameter.kind == ParameterKind::shape ||
-           parameter.kind == ParameterKind::stride;
-}
-
 [[noreturn]] void fail_rank(const Kernel& kernel, const Parameter& parameter, const View& view) {
     throw Failure(
         ErrorKind::value,
@@ -62,18 +57,16 @@ bool is_dividing(const Specialisation& specialisation, const Arguments& argument
     return true;
 }
 
-Variant choose_variant(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments) {
+Variant choose_variant(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments) {
     bool is_small = true, is_aligned = true;
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-        if (kernel.parameters[i].kind == ParameterKind::pointer) {
-            const View& view = *arguments.views[i];
-            const Span span = byte_span(view);
-            is_small &= span.high - span.low < index32_limit * view.item_bytes;
-            is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
-        } else if (is_index(kernel.parameters[i])) {
-            is_small &= arguments.integers[i] < index32_limit && arguments.integers[i] > -index32_limit;
-        }
+    for (const auto i : index.arrays()) {
+        const View& view = *arguments.views[i];
+        const Span span = byte_span(view);
+        is_small &= span.high - span.low < index32_limit * view.item_bytes;
+        is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
     }
+    for (const auto i : index.indices())
+        is_small &= arguments.integers[i] < index32_limit && arguments.integers[i] > -index32_limit;
     if (!is_small) return Variant::general64;
     return is_aligned && is_dividing(specialisation, arguments) ? Variant::aligned32 : Variant::general32;
 }
@@ -142,10 +135,10 @@ std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisa
                            std::span(constants).first(constant_count), sm_count});
 }
 
-void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
+void fill_index_parameters(const KernelIndex& index, Arguments& arguments) {
+    const Kernel& kernel = index.kernel;
+    for (const auto i : index.indices()) {
         const Parameter& parameter = kernel.parameters[i];
-        if (!is_index(parameter)) continue;
         const View& view = *arguments.views[static_cast<std::size_t>(parameter.tensor)];
         const auto actual = derived(parameter, view);
         if (arguments.is_given[i]) {
@@ -157,9 +150,10 @@ void fill_index_parameters(const Kernel& kernel, Arguments& arguments) {
     }
 }
 
-void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count,
+void complete_plan(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
                    const std::array<std::int64_t, 3>* grid, Plan& plan) {
-    plan.variant = choose_variant(kernel, *plan.specialisation, arguments);
+    const Kernel& kernel = index.kernel;
+    plan.variant = choose_variant(index, *plan.specialisation, arguments);
     plan.grid = {1, 1, 1};
     if (grid) {
         plan.grid = *grid;
@@ -171,15 +165,10 @@ void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_
     pack(kernel, arguments, plan);
 }
 
-bool is_empty(const Kernel& kernel, const Arguments& arguments, const Plan& plan) {
+bool is_empty(const KernelIndex& index, const Arguments& arguments, const Plan& plan) {
     if (plan.programs() == 0) return true;
-    bool has_output = false;
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-        if (!kernel.parameters[i].is_written || kernel.parameters[i].kind != ParameterKind::pointer) continue;
-        if (arguments.views[i]->count != 0) return false;
-        has_output = true;
-    }
-    return has_output;
+    if (index.outputs().empty()) return false;
+    return std::ranges::all_of(index.outputs(), [&](std::uint8_t i) { return arguments.views[i]->count == 0; });
 }
 
 }  // namespace gristmill

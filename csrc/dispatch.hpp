@@ -80,12 +80,18 @@ public:
     const std::vector<std::uint16_t>& with_first_dtype(Dtype dtype) const {
         return by_dtype_[static_cast<std::size_t>(dtype)];
     }
+    // Parameters by kind, in order, so that a call does not look through all of them at each step.
+    std::span<const std::uint8_t> arrays() const { return arrays_; }
+    std::span<const std::uint8_t> outputs() const { return outputs_; }  // of the arrays
+    std::span<const std::uint8_t> indices() const { return indices_; }  // sizes, shapes, strides
+    std::span<const std::uint8_t> values() const { return values_; }    // all that are no arrays
     bool needs_sm_count() const { return needs_sm_count_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
 
 private:
     std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
+    std::vector<std::uint8_t> arrays_, outputs_, indices_, values_;
     bool needs_sm_count_;
 };
 
@@ -104,21 +110,21 @@ void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Argume
 void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, Arguments& arguments);
 
 // Sizes, shapes and strides that were left out; those given must not reach beyond the array.
-void fill_index_parameters(const Kernel& kernel, Arguments& arguments);
+void fill_index_parameters(const KernelIndex& index, Arguments& arguments);
 
 // The first specialisation that fits, or `only` if it does. Raises Failure with what is built.
 const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
                                             const Specialisation* only);
 
 // Contiguity, extents, read-only and overlapping outputs. Raises Failure.
-void check_arrays(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count);
 
 // Fills variant, grid (unless `grid` is given) and parameters of `plan`; the specialisation is set.
-void complete_plan(const Kernel& kernel, const Arguments& arguments, std::int64_t sm_count,
+void complete_plan(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
                    const std::array<std::int64_t, 3>* grid, Plan& plan);
 
 // Whether there is nothing to do: an empty grid, or outputs that are all empty.
-bool is_empty(const Kernel& kernel, const Arguments& arguments, const Plan& plan);
+bool is_empty(const KernelIndex& index, const Arguments& arguments, const Plan& plan);
 
 }  // namespace gristmill

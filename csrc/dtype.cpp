@@ -130,6 +130,13 @@ bool integer_fits(Dtype dtype, std::int64_t value) {
     return value < span && value >= (is_unsigned ? 0 : -span);
 }
 
-void store_integer(Dtype dtype, std::int64_t value, void* bytes) { std::memcpy(bytes, &value, dtype_bytes(dtype)); }
+void store_integer(Dtype dtype, std::int64_t value, void* bytes) {
+    switch (dtype_bytes(dtype)) {  // by constant sizes, which need no call
+        case 8: std::memcpy(bytes, &value, 8); break;
+        case 4: std::memcpy(bytes, &value, 4); break;
+        case 2: std::memcpy(bytes, &value, 2); break;
+        default: std::memcpy(bytes, &value, 1);
+    }
+}
 
 }  // namespace gristmill

@@ -91,7 +91,8 @@ def run_python(native_folder: Path, stub_path: Path):
             | {"PYTHONPATH": str(native_folder), "GRISTMILL_LIBCUDA": libcuda or str(stub_path)}
             | environment
         )
-        prelude = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom fakes import *\nimport fixture_native as native\n"
+        prelude = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        prelude += "from fakes import *\nimport fixture_native as native\n"
         done = subprocess.run(
             [sys.executable, "-c", prelude + script], env=variables, capture_output=True, text=True, timeout=60
         )

@@ -143,11 +143,11 @@ def nineteen_arguments(driver: Driver) -> dict[str, Callable[[], float]]:
     tensors = [torch.rand(ELEMENTS, device="cuda") for _ in range(9)]
     values = [
         *(ctypes.c_uint64(t.data_ptr()) for t in tensors),
-        *map(ctypes.c_float, SCALARS),
+        *map(ctypes.c_double, SCALARS),
         ctypes.c_uint32(ELEMENTS),
     ]
     return {
-        "C loop": loop_sample(driver, values, ["u64"] * 9 + ["f32"] * 9 + ["u32"]),
+        "C loop": loop_sample(driver, values, ["u64"] * 9 + ["f64"] * 9 + ["u32"]),
         "gristmill": call_sample(lambda: step(*tensors, *SCALARS)),
     }
 

@@ -31,10 +31,13 @@ def computed_in(dtype):
     return tl.float32 if dtype.bits < 32 else dtype
 
 
-def same_shape(*arrays, **others):
-    """Cases in which `arrays` are rows x columns; `others` give further shapes, as functions of rows and columns."""
+def same_shape(*arrays, ranges=None, **others):
+    """Cases in which `arrays` are rows x columns; `others` give further shapes, as functions of rows and columns.
+
+    Arrays in `ranges` are clipped to their range.
+    """
 
     def shapes(rows, columns):
         return dict.fromkeys(arrays, (rows, columns)) | {name: shape(rows, columns) for name, shape in others.items()}
 
-    return rowwise(shapes)
+    return rowwise(shapes, **(ranges or {}))

@@ -197,11 +197,13 @@ def elementwise(*arrays: str, **ranges: tuple[float, float]) -> tuple[Case, ...]
     )
 
 
-def rowwise(shapes: Callable[[int, int], dict[str, tuple[int, ...]]], **scalars: Any) -> tuple[Case, ...]:
+def rowwise(
+    shapes: Callable[[int, int], dict[str, tuple[int, ...]]], **ranges: tuple[float, float]
+) -> tuple[Case, ...]:
     """Return cases of a kernel that works on rows; `shapes` gives those of all arrays for some rows and columns."""
 
     def case(rows: int, columns: int, use: str = "test", values: str = "normal") -> Case:
-        return Case(f"{rows} x {columns}", shapes(rows, columns), use, values, scalars)
+        return Case(f"{rows} x {columns}", shapes(rows, columns), use, values, ranges=ranges)
 
     timed = [(BENCH_ELEMENTS // columns, columns) for columns in BENCH_COLUMNS]
     return (

@@ -25,14 +25,22 @@ def computed_in(dtype):
     return tl.float32 if dtype.bits < 32 else dtype
 
 
-def gates(z):
-    """Pieces of sigmoid(z) = share * root^2: share, root and sigmoid(-z), none of which cancels or underflows early."""
+HALF_LOG2E = tl.constexpr(0.5 / math.log(2))
+
+
+def gates(z, dtype):
+    """Pieces of sigmoid(z) = share * root^2: share, root and sigmoid(-z), none of which cancels or underflows early.
+
+    Halves need fewer bits than an exponential of a product has after its rounding, so they take the shorter way.
+    """
+    if dtype.bits < 32:
+        return gates_of_root(z, tl.exp2(tl.abs(z) * -HALF_LOG2E))
     return gates_of_root(z, tl.exp(-0.5 * tl.abs(z)))
 
 
 def gates_of_root(z, t):
     """As `gates`, for t = exp(-|z| / 2); only the sign of z is used."""
-    share = 1.0 / (1.0 + t * t)
+    share = tl.fdiv(1.0, 1.0 + t * t, approx=True)
     return share, tl.where(z >= 0, 1.0, t), tl.where(z >= 0, t * t, 1.0) * share
 
 
@@ -92,35 +100,45 @@ spec(
 # ---- gelu ----------------------------------------------------------------------------------------------------------
 
 # gelu(x) = x sigmoid(z) with z = x (LINEAR + CUBIC x^2): 0.5 x (1 + tanh(z / 2)) without its cancellation for x < 0.
-# In f32 an error of z is an error of exp(z), so there z is kept in two pieces: the constants are split such that
-# LINEAR_HIGH has 12 bits, which makes w - LINEAR_HIGH exact.
+# In f32 an error of z is an error of exp(z), so there u = z / (2 ln 2), of which 2^-|u| is taken, is kept in two
+# pieces. Its constants are split such that w - BASE_HIGH is exact while w < 8, beyond which 2^-|u| is 0.
 LINEAR = tl.constexpr(2 * math.sqrt(2 / math.pi))
 CUBIC = tl.constexpr(2 * math.sqrt(2 / math.pi) * 0.044715)
-LINEAR_HIGH = tl.constexpr(round(LINEAR.value * 2**11) / 2**11)
-LINEAR_LOW = tl.constexpr(LINEAR.value - LINEAR_HIGH.value)
-CUBIC_HIGH = tl.constexpr(round(CUBIC.value * 2**27) / 2**27)
-CUBIC_LOW = tl.constexpr(CUBIC.value - CUBIC_HIGH.value)
+BASE = LINEAR.value / math.log(4)
+RISE = CUBIC.value / math.log(4)
+BASE_HIGH = tl.constexpr(round(BASE * 2**20) / 2**20)
+BASE_LOW = tl.constexpr(BASE - BASE_HIGH.value)
+RISE_HIGH = tl.constexpr(round(RISE * 2**27) / 2**27)
+RISE_LOW = tl.constexpr(RISE - RISE_HIGH.value)
+LN2 = tl.constexpr(math.log(2))
 FLAT = tl.constexpr(30.0)  # beyond it sigmoid(z) is 0 or 1 in f64 too
 
 
 def gelu_gates(x, dtype):
-    """The gates of z, for |x| <= FLAT."""
+    """The gates of z; |x| <= FLAT for f32 and f64."""
     if dtype == tl.float32:
         return gelu_gates_in_f32(x)
-    return gates(x * (LINEAR + CUBIC * x * x))
+    return gates(x * (LINEAR + CUBIC * x * x), dtype)
 
 
 def gelu_gates_in_f32(x):
-    """The gates to 1e-6, by z to 33 bits: its lower piece corrects the exponential of the higher one."""
+    """The gates to 1e-6, by u to 33 bits: its lower piece corrects the power of the higher one."""
     square = x * x
     square_low = tl.fma(x, x, -square)
-    w = tl.fma(square, CUBIC_HIGH, LINEAR_HIGH)
-    w_low = tl.fma(square, CUBIC_HIGH, LINEAR_HIGH - w) + LINEAR_LOW
-    w_low = tl.fma(square_low, CUBIC_HIGH, tl.fma(square, CUBIC_LOW, w_low))
-    z = x * w
-    z_low = 0.5 * tl.fma(x, w_low, tl.fma(x, w, -z))
-    t = tl.exp(-0.5 * tl.abs(z))
-    return gates_of_root(x, tl.fma(t, tl.where(x < 0, z_low, -z_low), t))
+    w = tl.fma(square, RISE_HIGH, BASE_HIGH)
+    w_low = tl.fma(square, RISE_HIGH, BASE_HIGH - w) + BASE_LOW
+    w_low = tl.fma(square_low, RISE_HIGH, tl.fma(square, RISE_LOW, w_low))
+    u = x * w
+    u_low = LN2 * tl.fma(x, w_low, tl.fma(x, w, -u))
+    t = tl.exp2(-tl.abs(u))
+    return gates_of_root(x, tl.fma(t, tl.where(x < 0, u_low, -u_low), t))
+
+
+def within_reach(x, dtype):
+    """x where the gates vary; further out they are what they are at its end. Halves need no limit."""
+    if dtype.bits < 32:
+        return x
+    return tl.clamp(x, -FLAT, FLAT, propagate_nan="all")
 
 
 @gm.kernel(BLOCK=BLOCKS, grid=programs, backward="gelu_backward")
@@ -132,7 +150,7 @@ def gelu_forward(x: gm.ptr[D], y: gm.ptr[D], n: gm.size["x"], BLOCK: gm.constexp
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     keep = offsets < n
     v = tl.load(x + offsets, mask=keep).to(computed_in(D))
-    share, root, _ = gelu_gates(tl.clamp(v, -FLAT, FLAT, propagate_nan="all"), D)
+    share, root, _ = gelu_gates(within_reach(v, D), D)
     tl.store(y + offsets, gated(v, share, root), mask=keep)
 
 
@@ -188,7 +206,7 @@ def silu_forward(x: gm.ptr[D], y: gm.ptr[D], n: gm.size["x"], BLOCK: gm.constexp
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     keep = offsets < n
     v = tl.load(x + offsets, mask=keep).to(computed_in(D))
-    share, root, _ = gates(v)
+    share, root, _ = gates(v, D)
     tl.store(y + offsets, gated(v, share, root), mask=keep)
 
 
@@ -198,7 +216,7 @@ def silu_backward(dy: gm.ptr[D], x: gm.ptr[D], dx: gm.ptr[D], n: gm.size["x"], B
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     keep = offsets < n
     v = tl.load(x + offsets, mask=keep).to(computed_in(D))
-    share, root, rest = gates(v)
+    share, root, rest = gates(v, D)
     g = tl.load(dy + offsets, mask=keep).to(computed_in(D))
     tl.store(dx + offsets, gated_slope(g, v, share, root, rest), mask=keep)
 

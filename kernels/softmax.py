@@ -1,5 +1,7 @@
 """Softmax along rows, and its gradient."""
 
+import math
+
 import numpy as np
 from rowwise import CONFIGS, computed_in, fits, rows, same_shape
 
@@ -30,22 +32,41 @@ def softmax_forward(
     cols = tl.arange(0, BLOCK)
     if ONE_PASS:
         v = tl.load(x + cols, mask=cols < n_cols, other=-float("inf")).to(C)
-        e = tl.exp(v - tl.max(v))
+        e = power(v - tl.max(v), D)
         tl.store(y + cols, e * (1.0 / tl.sum(e)), mask=cols < n_cols)
     else:
-        top = tl.full((BLOCK,), -float("inf"), C)
-        total = tl.zeros((BLOCK,), C)
-        for start in range(0, n_cols, BLOCK):
-            v = tl.load(x + start + cols, mask=start + cols < n_cols, other=-float("inf")).to(C)
-            above = tl.where(v == -float("inf"), v, v - top)
-            e = tl.exp(-tl.abs(above))
-            total = tl.where(above > 0, total * e + 1.0, total + e)
-            top = tl.maximum(top, v)
-        highest = tl.max(top)
-        scale = 1.0 / tl.sum(total * tl.exp(top - highest))
+        highest, total = row_statistics(x, n_cols, BLOCK, C, D)
+        scale = 1.0 / total
         for start in range(0, n_cols, BLOCK):
             v = tl.load(x + start + cols, mask=start + cols < n_cols).to(C)
-            tl.store(y + start + cols, tl.exp(v - highest) * scale, mask=start + cols < n_cols)
+            tl.store(y + start + cols, power(v - highest, D) * scale, mask=start + cols < n_cols)
+
+
+LOG2E = tl.constexpr(1 / math.log(2))
+GROUP = tl.constexpr(8)  # neighbours that one thread holds: their maximum needs no exchange
+
+
+def power(x, dtype):
+    """e^x for x <= 0, within 1e-5 where it is not denormal; f64 exactly rounded almost always."""
+    if dtype == tl.float64:
+        return tl.exp(x)
+    return tl.exp2(x * LOG2E)
+
+
+def row_statistics(x, n_cols, BLOCK, C, dtype):
+    """A row's maximum and its sum of e^(x - maximum), in one pass over tiles, kept for each group of neighbours."""
+    cols = tl.arange(0, BLOCK)
+    top = tl.full((BLOCK // GROUP,), -float("inf"), C)
+    total = tl.zeros((BLOCK // GROUP,), C)
+    for start in range(0, n_cols, BLOCK):
+        v = tl.load(x + start + cols, mask=start + cols < n_cols, other=-float("inf")).to(C)
+        v = tl.reshape(v, (BLOCK // GROUP, GROUP))
+        above = tl.maximum(top, tl.max(v, axis=1))
+        base = tl.where(above == -float("inf"), 0.0, above)
+        total = total * power(top - base, dtype) + tl.sum(power(v - base[:, None], dtype), axis=1)
+        top = above
+    highest = tl.max(top)
+    return highest, tl.sum(total * power(top - highest, dtype))
 
 
 @gm.kernel(configs=CONFIGS, grid=rows, pick=fits)

@@ -60,6 +60,10 @@ class Machine(ABC):
     def divide(self, x: V, y: V) -> V:
         """Floats: within 2 ulp over the full range."""
 
+    def divide_roughly(self, x: V, y: V) -> V:
+        """f32: within 2 ulp for |y| from 2**-126 to 2**126."""
+        return self.divide(x, y)
+
     @abstractmethod
     def divide_exactly(self, x: V, y: V) -> V:
         """Floats: correctly rounded."""

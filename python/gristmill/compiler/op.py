@@ -32,7 +32,8 @@ class OpRow:
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
-    `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts.
+    `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
+    `forward_layout` is the inverse of the former, for views that have one.
     """
 
     name: str
@@ -50,6 +51,7 @@ class OpRow:
     span_function: Callable[..., Any] | None = None
     operand_layout: Callable[..., Any] | None = None
     result_layout: Callable[..., Any] | None = None
+    forward_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
 
     @property

@@ -175,6 +175,25 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.divide_exactly(x, y)
 
 
+@op("arithmetic")
+def div_approx(x: Any, y: Any) -> Value:
+    """x / y; f32 within 2 ulp for |y| from 2**-126 to 2**126, beyond it 0 or NaN; other dtypes as `/`."""
+    a, b = promoted(x, y, what="div_approx()", is_division=True)
+    if not a.type.dtype.is_float:
+        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
+    return emit("div_approx", a.type, a, b)
+
+
+@div_approx.reference
+def _(x: Any, y: Any) -> Any:
+    return x / y
+
+
+@div_approx.lower
+def _(m: Any, x: Any, y: Any) -> Any:
+    return m.divide_roughly(x, y)
+
+
 @op("arithmetic", is_cheap=True)
 def floordiv(x: Any, y: Any) -> Value:
     """x // y of integers, truncated towards zero as in C (not floored); y = 0 is undefined."""

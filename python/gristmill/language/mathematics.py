@@ -107,12 +107,14 @@ def _(x: Any) -> Any:
 
 
 @composite("math")
-def fdiv(x, y, ieee_rounding=False):  # type: ignore[no-untyped-def]
-    """x / y; with `ieee_rounding` correctly rounded."""
+def fdiv(x, y, ieee_rounding=False, approx=False):  # type: ignore[no-untyped-def]
+    """x / y; with `ieee_rounding` correctly rounded, with `approx` fastest: see `div_approx`."""
     if ieee_rounding:
         return div_rn(x, y)
+    if approx:
+        return div_approx(x, y)
     return x / y
 
 
 from gristmill.language.elementwise import abs_ as abs  # noqa: E402
-from gristmill.language.elementwise import div_rn, where  # noqa: E402
+from gristmill.language.elementwise import div_approx, div_rn, where  # noqa: E402

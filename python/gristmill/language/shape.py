@@ -43,6 +43,7 @@ def _expand_dims_operand(op: Any, layout: Any) -> Any:
 
 
 expand_dims.operand_layout = _expand_dims_operand
+expand_dims.forward_layout = lambda op, layout: layout.expand(op.attributes["axis"])
 
 
 @expand_dims.lower
@@ -125,6 +126,7 @@ def _reshape_operand(op: Any, layout: Any) -> Any:
 
 
 reshape.operand_layout = _reshape_operand
+reshape.forward_layout = lambda op, layout: layout.reshape(op.results[0].type.shape)
 
 
 @reshape.lower
@@ -156,6 +158,7 @@ def _permute_operand(op: Any, layout: Any) -> Any:
 
 
 permute.operand_layout = _permute_operand
+permute.forward_layout = lambda op, layout: layout.permute(op.attributes["order"])
 
 
 @permute.lower

@@ -32,24 +32,31 @@ def _values(block: Block) -> list[Value]:
 
 
 def _natural_layouts(function: Function) -> dict[Shape, Layout]:
+    """Settle shapes one by one: those that follow from settled ones first, then the largest that memory decides."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
-    shapes = sorted({v.type.shape for v in _values(function.body) if v.type.shape}, key=lambda s: (-len(s), s))
+    accessed = {op.operands[0].type.shape for op in ops if "width" in op.attributes}
+    shapes = {v.type.shape for v in _values(function.body) if v.type.shape}
+    waiting = sorted(shapes, key=lambda s: (s not in accessed, -len(s), -_count(s), s))
     natural: dict[Shape, Layout] = {}
-    for shape in shapes:
-        natural[shape] = _derived(shape, ops, natural) or _anchored(shape, ops, function.num_warps)
+    while waiting:
+        found = next(((s, d) for s in waiting if (d := _derived(s, ops, natural)) is not None), None)
+        shape, layout = found or (waiting[0], _anchored(waiting[0], ops, function.num_warps))
+        natural[shape] = layout
+        waiting.remove(shape)
     return natural
 
 
 def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layout | None:
-    """The layout that a shape has as part of a larger, or equally large one that is settled."""
+    """The layout that a shape has by an op that relates it to a settled one."""
     for op in ops:
-        if not op.results or not op.operands:
+        if not op.results or not op.operands or op.operands[0].type.shape == op.results[0].type.shape:
             continue
         source, result = op.operands[0].type.shape, op.results[0].type.shape
-        if op.row.result_layout and result == shape and source in natural:
-            return op.row.result_layout(op, natural[source])
-        if op.row.operand_layout and source == shape and result != shape and result in natural:
-            return op.row.operand_layout(op, natural[result])
+        forward = op.row.result_layout or op.row.forward_layout
+        if forward and result == shape and source in natural:
+            return forward(op, natural[source])  # type: ignore[no-any-return]
+        if op.row.operand_layout and source == shape and result in natural:
+            return op.row.operand_layout(op, natural[result])  # type: ignore[no-any-return]
     return None
 
 

@@ -83,6 +83,13 @@ class CudaMachine(LlvmMachine, ThreadMachine):
             return self._in_single(self.divide, x, y)
         return self.call("llvm.nvvm.div.full", dt.f32, x, y)
 
+    def divide_roughly(self, x: V, y: V) -> V:
+        if x.dtype != dt.f32:
+            return self.divide(x, y)
+        if x.text == self.constant(dt.f32, 1.0).text:
+            return self.call("llvm.nvvm.rcp.approx.ftz.f", dt.f32, y)
+        return self.call("llvm.nvvm.div.approx.f", dt.f32, x, y)
+
     def outline(self, name: str, function: Callable[..., V], *operands: V) -> V:
         """f64 takes many instructions for each element: one function serves all registers."""
         if operands[0].dtype != dt.f64:

@@ -5,6 +5,7 @@ The function runs programs `begin` to `end` of the grid; parameters lie packed a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -90,6 +91,8 @@ class HostMachine(LlvmMachine):
         predicate = ">" if which == "max" else "<"
         if x.text[0] != "%":
             x, y = y, x
+        if self._is_nan(y) and not keep_nan:
+            return x
         if y.text[0] != "%":
             first, second = (y, x) if keep_nan else (x, y)
             return self.select(self.compare(predicate, first, second), first, second)
@@ -97,6 +100,10 @@ class HostMachine(LlvmMachine):
             return self.intrinsic(f"{which}num", x, y)
         better = self.select(self.compare(predicate, x, y), x, y)
         return self.select(self.compare("!=", x, x), x, better)
+
+    def _is_nan(self, x: V) -> bool:
+        scalar = self.constant(x.dtype, math.nan)  # type: ignore[arg-type]
+        return x.text in (scalar.text, self.widen(scalar, x.lanes).text)
 
     def fma(self, x: V, y: V, z: V) -> V:
         """Without the instruction f32 goes through f64, which holds the product exactly."""

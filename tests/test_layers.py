@@ -29,6 +29,8 @@ LAYERS = (
     ("cli", "__main__"),
 )
 RUNTIME_MAY_IMPORT = ("__init__", "dtypes", "errors", "runtime", "kernels")
+# References and cases are declared beside the kernels, so what compares with them reads declarations.
+MAY_READ_DECLARATIONS = {"runtime.specs": ("cases", "load")}
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 60
 
@@ -81,7 +83,8 @@ def test_a_file_imports_only_downwards(module):
 @pytest.mark.parametrize("module", [name for name in sorted(MODULES) if name.split(".")[0] == "runtime"])
 def test_the_runtime_imports_no_compiler(module):
     used = {module_of(name).split(".")[0] for name in imports(ast.parse(MODULES[module].read_text()))}
-    assert sorted(used - set(RUNTIME_MAY_IMPORT)) == []
+    allowed = {*RUNTIME_MAY_IMPORT, *MAY_READ_DECLARATIONS.get(module, ())}
+    assert sorted(used - allowed) == []
 
 
 @pytest.mark.parametrize("module", [name for name in sorted(MODULES) if name.startswith("compiler.passes")])

@@ -48,7 +48,7 @@ def distance(ours: Any, theirs: Any) -> float:
         return float((apart / max(sum(float(norm(a.double())) ** 2 for a, _ in pieces), 1e-300)) ** 0.5)
     import numpy as np
 
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    a, b = ours.astype(np.float64), np.asarray(theirs).astype(np.float64)
     return float(np.linalg.norm(b - a) / max(np.linalg.norm(a), 1e-300))
 
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import gristmill.kernels
 from benchlib import buffers, check, timing
 from benchlib.work import Arrays, Contestant, Result, Work
 
@@ -51,7 +50,7 @@ class Arena:
         return results + [self._failed(work, name, text) for name, text in failures.items()]
 
     def _contestants(self, work: Work, sets: Sequence[Arrays], is_sweep: bool) -> list[Contestant]:
-        ours = our_instances(work) if is_sweep else {OURS: getattr(gristmill.kernels, work.kernel)}
+        ours = our_instances(work) if is_sweep else {OURS: dispatcher(work)}
         found = [
             Contestant(name, [partial(function, *work.positional(a), **work.case.scalars) for a in sets])
             for name, function in ours.items()
@@ -116,6 +115,13 @@ class Arena:
         return Result(work.kernel, work.dtype, work.case.name, self.device, name, work.bytes, note=text)
 
 
+def dispatcher(work: Work) -> Any:
+    """Return the installed kernel."""
+    from gristmill import kernels
+
+    return getattr(kernels, work.kernel)
+
+
 def set_copy_shares(results: Sequence[Result]) -> None:
     """Give each result its bandwidth as a share of the copy's in the same rounds."""
     copy = next((r.gb_s for r in results if r.contestant == COPY), math.nan)
@@ -126,6 +132,6 @@ def set_copy_shares(results: Sequence[Result]) -> None:
 def our_instances(work: Work) -> dict[str, Callable[..., Any]]:
     """Return every specialisation of the work's dtypes by what tells it from the others; not all fit."""
     wanted = {name: dtype.name for name, dtype in work.specialisation.dtypes}
-    rows = [i for i in getattr(gristmill.kernels, work.kernel).instances if i.dtypes == wanted]
+    rows = [i for i in dispatcher(work).instances if i.dtypes == wanted]
     head = len("__".join([work.kernel, *wanted.values(), ""]))
     return {f"{OURS} {row.id[head:]}": row.launch for row in rows}

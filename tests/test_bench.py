@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -182,6 +182,17 @@ def test_peers_that_fail_or_compute_something_else_are_in_the_results(kernels):
     assert notes["double"].startswith("computes something else")
     assert notes["idle"].startswith("computes something else")
     assert notes["gristmill"] == ""
+
+
+def test_a_sweep_times_every_specialisation_of_the_dtype(kernels):
+    def instance(identity, dtype):
+        return SimpleNamespace(id=identity, dtypes={"D": dtype}, launch=Dispatcher(SPECS["relu_forward"]))
+
+    rows = [instance(f"relu_forward__{d}__{block}", d) for d in ("f16", "f32") for block in (256, 1024)]
+    kernels.relu_forward = SimpleNamespace(instances=rows, info=lambda *arrays: {"specialisation": rows[3].id})
+    results = arena(numpy_peers).measure(small("relu_forward"), ONCE, is_sweep=True)
+    assert [r.contestant for r in results] == ["gristmill 256", "gristmill 1024 (picked)", "copy"]
+    assert [r.error for r in results] == [0.0, 0.0, None]
 
 
 # ---- reports -------------------------------------------------------------------------------------------------------

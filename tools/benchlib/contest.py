@@ -50,7 +50,7 @@ class Arena:
         return results + [self._failed(work, name, text) for name, text in failures.items()]
 
     def _contestants(self, work: Work, sets: Sequence[Arrays], is_sweep: bool) -> list[Contestant]:
-        ours = our_instances(work) if is_sweep else {OURS: dispatcher(work)}
+        ours = our_instances(work, sets[0]) if is_sweep else {OURS: dispatcher(work)}
         found = [
             Contestant(name, [partial(function, *work.positional(a), **work.case.scalars) for a in sets])
             for name, function in ours.items()
@@ -129,9 +129,11 @@ def set_copy_shares(results: Sequence[Result]) -> None:
         result.copy_share = result.gb_s / copy
 
 
-def our_instances(work: Work) -> dict[str, Callable[..., Any]]:
-    """Return every specialisation of the work's dtypes by what tells it from the others; not all fit."""
+def our_instances(work: Work, arrays: Arrays) -> dict[str, Callable[..., Any]]:
+    """Return every specialisation of the work's dtypes by what tells it from the others; not all fit these arrays."""
     wanted = {name: dtype.name for name, dtype in work.specialisation.dtypes}
-    rows = [i for i in dispatcher(work).instances if i.dtypes == wanted]
+    picked = dispatcher(work).info(*work.positional(arrays), **work.case.scalars)["specialisation"]
+    rows = [row for row in dispatcher(work).instances if row.dtypes == wanted]
     head = len("__".join([work.kernel, *wanted.values(), ""]))
-    return {f"{OURS} {row.id[head:]}": row.launch for row in rows}
+    marks = {row.id: " (picked)" if row.id == picked else "" for row in rows}
+    return {f"{OURS} {row.id[head:]}{marks[row.id]}": row.launch for row in rows}

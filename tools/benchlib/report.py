@@ -30,11 +30,11 @@ def lines(results: Sequence[Result]) -> str:
 
 def _line(result: Result) -> str:
     if math.isnan(result.median_us):
-        return f"{result.contestant:<18} {result.note}"
+        return f"{result.contestant:<32} {result.note}"
     wobble = 50 * (result.p90_us - result.p10_us) / result.median_us
     error = "" if result.error is None else f"  error {result.error:.2f}"
     return (
-        f"{result.contestant:<18} {result.median_us:>10.1f} us ±{wobble:>4.1f}% {result.gb_s:>8.1f} GB/s "
+        f"{result.contestant:<32} {result.median_us:>10.1f} us ±{wobble:>4.1f}% {result.gb_s:>8.1f} GB/s "
         f"{result.copy_share:>6.3f} of copy{error}  {result.note}".rstrip()
     )
 

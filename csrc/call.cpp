@@ -106,7 +106,7 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan) {
     check_launch_limits(place.kernel, plan, place.entry().threads);
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
     const cuda::Stream stream = bound.stream();
-    const cuda::Kernel kernel = ready_kernel(place, device);
+    const cuda::LoadedKernel kernel = ready_kernel(place, device);
     const nb::gil_scoped_release released;
     for (const ArrayArgument& array : bound.arrays())
         if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
@@ -121,8 +121,8 @@ cuda::GpuDevice& ready_device(int ordinal) {
     return cuda::gpu_device(ordinal);
 }
 
-cuda::Kernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device) {
-    if (cuda::Kernel kernel = device.kernel(place.index()).load(std::memory_order_acquire)) return kernel;
+cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device) {
+    if (const auto kernel = device.kernel(place.index()); kernel.handle) return kernel;
     const std::uint16_t image = image_for(place, device.facts(), device.api().resolver.driver_version());
     const std::string& bytes = image_bytes(image);
     const nb::gil_scoped_release released;

@@ -19,6 +19,6 @@ nanobind::dict explain_call(const Callable& callable, PyObject* positional, PyOb
 cuda::GpuDevice& ready_device(int ordinal);
 
 // The kernel's handle on a device, loaded if need be with the GIL released.
-cuda::Kernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device);
+cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device);
 
 }  // namespace gristmill

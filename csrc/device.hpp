@@ -26,6 +26,15 @@ struct DeviceFacts {
 int device_count(const Api& api);
 DeviceFacts device_facts(const Api& api, int ordinal);
 
+// A kernel's handle, and the dynamic shared memory that its blocks are launched with.
+struct LoadedKernel {
+    Kernel handle;
+    unsigned shared_bytes;
+};
+
+// Lets blocks have more than the 48 KB of shared memory that every kernel may use unasked.
+void allow_shared_memory(const Api& api, LoadedKernel kernel, int ordinal);
+
 class GpuDevice {
 public:
     GpuDevice(const Api& api, int ordinal, std::size_t entry_count);
@@ -35,14 +44,23 @@ public:
     const DeviceFacts& facts() const { return facts_; }
     Context context() const { return context_.load(std::memory_order_relaxed); }
     void retain_again();  // after somebody reset the primary context
-    std::atomic<Kernel>& kernel(std::size_t entry) { return kernels_[entry]; }
+    // By entry; the handle is null until loaded.
+    LoadedKernel kernel(std::size_t entry) const {
+        const Kernel handle = kernels_[entry].load(std::memory_order_acquire);
+        return {handle, handle ? shared_bytes_[entry] : 0};
+    }
+    void keep_kernel(std::size_t entry, LoadedKernel kernel) {
+        shared_bytes_[entry] = kernel.shared_bytes;
+        kernels_[entry].store(kernel.handle, std::memory_order_release);
+    }
 
 private:
     const Api& api_;
     int ordinal_;
     DeviceFacts facts_;
     std::atomic<Context> context_{nullptr};
-    std::unique_ptr<std::atomic<Kernel>[]> kernels_;  // by entry, null until loaded
+    std::unique_ptr<std::atomic<Kernel>[]> kernels_;
+    std::unique_ptr<unsigned[]> shared_bytes_;
 };
 
 // The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while

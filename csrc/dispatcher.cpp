@@ -200,7 +200,7 @@ int preload_kernel(const Kernel& kernel, int ordinal) {
     int loaded = 0;
     for (const auto& row : kernel.specialisations)
         for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
-            const cuda::Kernel handle = ready_kernel({kernel, row, variant}, device);
+            const cuda::Kernel handle = ready_kernel({kernel, row, variant}, device).handle;
             const nb::gil_scoped_release released;
             const cuda::ContextScope scope(device);
             const cuda::RelaxedCapture relaxed(device.api());

@@ -36,6 +36,7 @@ inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_
 
 inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
 inline constexpr int pointer_device_ordinal = 9;
+inline constexpr int kernel_attribute_dynamic_shared_bytes = 8;
 inline constexpr int library_binary_is_preserved = 1;
 inline constexpr int capture_relaxed = 2;
 
@@ -88,6 +89,7 @@ struct Api {
     Call<Library*, const void*, int*, void**, unsigned, int*, void**, unsigned> cuLibraryLoadData{
         resolver, "cuLibraryLoadData", 12000};
     Call<Kernel*, Library, const char*> cuLibraryGetKernel{resolver, "cuLibraryGetKernel", 12000};
+    Call<int, int, Kernel, DeviceId> cuKernelSetAttribute{resolver, "cuKernelSetAttribute", 12000};
     Call<Function*, Kernel> cuKernelGetFunction{resolver, "cuKernelGetFunction", 12000};
     Call<Module*, const void*, unsigned, int*, void**> cuModuleLoadDataEx{resolver, "cuModuleLoadDataEx", 2010};
     Call<const LaunchConfig*, Kernel, void**, void**> cuLaunchKernelEx{resolver, "cuLaunchKernelEx", 11060};

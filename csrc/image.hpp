@@ -43,8 +43,8 @@ std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device
 // The image's bytes, decompressed at first use; NUL-terminated. Hold the GIL.
 const std::string& image_bytes(std::uint16_t image);
 
-// The kernel's handle for a device, loaded at first use. Do not hold the GIL. Raises Failure with the compiler's log.
-cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
-                         cuda::GpuDevice& device);
+// The kernel for a device, loaded at first use. Do not hold the GIL. Raises Failure with the compiler's log.
+cuda::LoadedKernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
+                               cuda::GpuDevice& device);
 
 }  // namespace gristmill

@@ -18,9 +18,9 @@ bool is_synchronous() {
     return is_set;
 }
 
-cuda::LaunchConfig config_of(const Plan& plan, unsigned threads, cuda::Stream stream) {
+cuda::LaunchConfig config_of(const Plan& plan, unsigned threads, unsigned shared_bytes, cuda::Stream stream) {
     const auto size = [&](std::size_t axis) { return static_cast<unsigned>(plan.grid[axis]); };
-    return {{size(0), size(1), size(2)}, {threads, 1, 1}, 0, stream, nullptr, 0};
+    return {{size(0), size(1), size(2)}, {threads, 1, 1}, shared_bytes, stream, nullptr, 0};
 }
 
 cuda::Result launch_once(const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
@@ -54,13 +54,14 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, unsigned thread
                                          .fix = "declare fewer warps (`num_warps=`), then rebuild"});
 }
 
-void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
+void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::LoadedKernel kernel,
             cuda::Stream stream) {
-    const cuda::LaunchConfig config = config_of(plan, place.entry().threads, stream);
-    cuda::Result code = launch_once(plan, device, kernel, config);
+    const cuda::LaunchConfig config = config_of(plan, place.entry().threads, kernel.shared_bytes, stream);
+    cuda::Result code = launch_once(plan, device, kernel.handle, config);
     if (code == cuda::context_is_destroyed) {  // somebody reset the device: the kernel's handle outlives that
         device.retain_again();
-        code = launch_once(plan, device, kernel, config);
+        cuda::allow_shared_memory(device.api(), kernel, device.ordinal());
+        code = launch_once(plan, device, kernel.handle, config);
     }
     if (code != cuda::success)
         cuda::fail(device.api(), code, concat("launching ", place.specialisation.id, " on cuda:", device.ordinal()));

@@ -11,7 +11,7 @@ namespace gristmill {
 void check_launch_limits(const Kernel& kernel, const Plan& plan, unsigned threads);
 
 // Do not hold the GIL: a full queue blocks. Asynchronous, unless GRISTMILL_SYNC=1.
-void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
+void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::LoadedKernel kernel,
             cuda::Stream stream);
 
 }  // namespace gristmill

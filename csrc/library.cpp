@@ -51,12 +51,11 @@ cuda::Library load_library(const cuda::Api& api, std::uint16_t image, const Entr
 
 }  // namespace
 
-cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
-                         cuda::GpuDevice& device) {
+cuda::LoadedKernel load_kernel(const EntryPlace& place, std::uint16_t image, const std::string& bytes,
+                               cuda::GpuDevice& device) {
     static std::mutex mutex;
     const std::lock_guard lock(mutex);
-    auto& slot = device.kernel(place.index());
-    if (cuda::Kernel loaded = slot.load(std::memory_order_acquire)) return loaded;
+    if (const auto loaded = device.kernel(place.index()); loaded.handle) return loaded;
     const cuda::Api& api = device.api();
     const cuda::ContextScope scope(device);
     const cuda::RelaxedCapture relaxed(api);
@@ -64,8 +63,11 @@ cuda::Kernel load_kernel(const EntryPlace& place, std::uint16_t image, const std
     const cuda::Library library = load_library(api, image, place, bytes);
     const cuda::Result code = api.cuLibraryGetKernel(&kernel, library, place.entry().symbol);
     if (code != cuda::success) fail_load(api, code, place, tables.images[image], bytes);
-    slot.store(kernel, std::memory_order_release);
-    return kernel;
+    const auto shared = place.entry().shared_bytes;
+    const cuda::LoadedKernel loaded{kernel, shared.empty() ? 0 : shared[tables.images[image].source]};
+    cuda::allow_shared_memory(api, loaded, device.ordinal());
+    device.keep_kernel(place.index(), loaded);
+    return loaded;
 }
 
 }  // namespace gristmill

@@ -42,7 +42,7 @@ using HostFunction = void (*)(const void* parameters, const std::int64_t* grid, 
 struct Entry {
     const char* symbol;
     std::uint32_t threads;                 // of a block
-    std::uint32_t shared_bytes;            // static shared memory, for information
+    std::span<const std::uint32_t> shared_bytes;  // dynamic shared memory of a block, by Image::source; empty: none
     std::span<const HostFunction> host;    // by index of HostLevel in Tables::host_levels; empty: no CPU code
     std::span<const std::uint16_t> ptx;    // indices into Tables::images
 };
@@ -82,6 +82,7 @@ struct Image {
     std::uint16_t sm;             // 80, 90, 100
     char suffix;                  // 'a', 'f' or 0
     std::uint16_t ptx_version;    // 70 for 7.0; cubin: 0
+    std::uint16_t source;         // number of the target whose code it is made of
     std::uint32_t offset, size;   // of its stream in the blob: LZMA, several images may share one
     std::uint32_t start, raw_size;  // of the image in the decompressed stream
 };

@@ -1,7 +1,7 @@
 """Layer norm and RMS norm along rows."""
 
 import numpy as np
-from rowwise import CONFIGS, computed_in, fits, rows, same_shape
+from rowwise import CONFIGS, computed_in, fits, holds, rows, same_shape
 
 import gristmill as gm
 import gristmill.language as tl
@@ -10,7 +10,7 @@ from gristmill.cases import Tolerance, spec, streaming
 D = gm.dtype_var("D", gm.Float)
 
 
-@gm.kernel(configs=CONFIGS, grid=rows, pick=fits)
+@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits)
 def layer_norm_forward(
     x: gm.ptr[D],
     weight: gm.ptr[D, "n_cols"],
@@ -20,6 +20,7 @@ def layer_norm_forward(
     n: gm.size["x"] = None,
     n_cols: gm.shape["x", -1] = None,
     BLOCK: gm.constexpr = None,
+    TILE: gm.constexpr = None,
     ONE_PASS: gm.constexpr = None,
 ):
     """y = (x - mean) / sqrt(variance + eps) weight + bias along the last axis; variance divides by the row's length.
@@ -31,45 +32,48 @@ def layer_norm_forward(
     x += tl.program_id(0) * n_cols
     y += tl.program_id(0) * n_cols
     cols = tl.arange(0, BLOCK)
-    if ONE_PASS:
-        keep = cols < n_cols
-        v = tl.load(x + cols, mask=keep).to(C)
-        centred = tl.where(keep, v - tl.sum(v) / n_cols, 0.0)
-        scale = 1.0 / tl.sqrt(tl.sum(centred * centred) / n_cols + eps.to(C))
-        w = tl.load(weight + cols, mask=keep).to(C)
-        b = tl.load(bias + cols, mask=keep).to(C)
-        tl.store(y + cols, centred * (scale * w) + b, mask=keep)
-    else:
-        mean, variance = moments(x, n_cols, BLOCK, C)
-        scale = 1.0 / tl.sqrt(variance + eps.to(C))
-        for start in range(0, n_cols, BLOCK):
-            keep = start + cols < n_cols
-            v = tl.load(x + start + cols, mask=keep).to(C)
-            w = tl.load(weight + start + cols, mask=keep).to(C)
-            b = tl.load(bias + start + cols, mask=keep).to(C)
-            tl.store(y + start + cols, (v - mean) * (scale * w) + b, mask=keep)
+    keep = cols < n_cols
+    v = tl.load(x + cols, mask=keep).to(C)
+    mean = tl.sum(v) / tl.minimum(n_cols, BLOCK)
+    centred = tl.where(keep, v - mean, 0.0)
+    variance = tl.sum(centred * centred) / n_cols
+    if not ONE_PASS:
+        offset, spread = moments_of_rest(x, mean, n_cols, BLOCK, TILE, C)
+        mean += offset
+        variance += spread
+    scale = 1.0 / tl.sqrt(variance + eps.to(C))
+    w = tl.load(weight + cols, mask=keep).to(C)
+    b = tl.load(bias + cols, mask=keep).to(C)
+    tl.store(y + cols, (v - mean) * (scale * w) + b, mask=keep)
+    if not ONE_PASS:
+        for start in range(BLOCK, n_cols, TILE):
+            places = start + tl.arange(0, TILE)
+            inside = places < n_cols
+            rest = tl.load(x + places, mask=inside).to(C)
+            factor = tl.load(weight + places, mask=inside).to(C)
+            term = tl.load(bias + places, mask=inside).to(C)
+            tl.store(y + places, (rest - mean) * (scale * factor) + term, mask=inside)
 
 
-def moments(x, n_cols, BLOCK, C):
-    """Mean and variance of a row in one pass: sums of what is left after the mean of the first tile is taken off.
+def moments_of_rest(x, shift, n_cols, BLOCK, TILE, C):
+    """What the columns from BLOCK on add to the mean `shift` of the ones before, and to their variance, in one pass.
 
-    With f the first tile's share of the row, (mean - shift)^2 <= variance (1 - f) / f, so that the difference of
-    squares loses no more than log2(1/f) bits: 4 for 131,072 columns in tiles of 8192.
+    With f the first columns' share of the row, (mean - shift)^2 <= variance (1 - f) / f, so that the difference of
+    squares loses no more than log2(1/f) bits: 3 for 131,072 columns after the first 16,384.
     """
-    cols = tl.arange(0, BLOCK)
-    shift = tl.sum(tl.load(x + cols, mask=cols < n_cols).to(C)) / tl.minimum(n_cols, BLOCK)
-    sums = tl.zeros((BLOCK,), C)
-    squares = tl.zeros((BLOCK,), C)
-    for start in range(0, n_cols, BLOCK):
-        keep = start + cols < n_cols
-        rest = tl.where(keep, tl.load(x + start + cols, mask=keep).to(C) - shift, 0.0)
+    sums = tl.zeros((TILE,), C)
+    squares = tl.zeros((TILE,), C)
+    for start in range(BLOCK, n_cols, TILE):
+        places = start + tl.arange(0, TILE)
+        inside = places < n_cols
+        rest = tl.where(inside, tl.load(x + places, mask=inside).to(C) - shift, 0.0)
         sums += rest
         squares += rest * rest
     offset = tl.sum(sums) / n_cols
-    return shift + offset, tl.sum(squares) / n_cols - offset * offset
+    return offset, tl.sum(squares) / n_cols - offset * offset
 
 
-@gm.kernel(configs=CONFIGS, grid=rows, pick=fits)
+@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits)
 def rms_norm_forward(
     x: gm.ptr[D],
     weight: gm.ptr[D, "n_cols"],
@@ -78,6 +82,7 @@ def rms_norm_forward(
     n: gm.size["x"] = None,
     n_cols: gm.shape["x", -1] = None,
     BLOCK: gm.constexpr = None,
+    TILE: gm.constexpr = None,
     ONE_PASS: gm.constexpr = None,
 ):
     """y = x / sqrt(mean(x^2) + eps) weight along the last axis.
@@ -89,22 +94,24 @@ def rms_norm_forward(
     x += tl.program_id(0) * n_cols
     y += tl.program_id(0) * n_cols
     cols = tl.arange(0, BLOCK)
-    if ONE_PASS:
-        keep = cols < n_cols
-        v = tl.load(x + cols, mask=keep).to(C)
-        scale = 1.0 / tl.sqrt(tl.sum(v * v) / n_cols + eps.to(C))
-        tl.store(y + cols, v * (scale * tl.load(weight + cols, mask=keep).to(C)), mask=keep)
-    else:
-        squares = tl.zeros((BLOCK,), C)
-        for start in range(0, n_cols, BLOCK):
-            v = tl.load(x + start + cols, mask=start + cols < n_cols).to(C)
-            squares += v * v
-        scale = 1.0 / tl.sqrt(tl.sum(squares) / n_cols + eps.to(C))
-        for start in range(0, n_cols, BLOCK):
-            keep = start + cols < n_cols
-            v = tl.load(x + start + cols, mask=keep).to(C)
-            w = tl.load(weight + start + cols, mask=keep).to(C)
-            tl.store(y + start + cols, v * (scale * w), mask=keep)
+    keep = cols < n_cols
+    v = tl.load(x + cols, mask=keep).to(C)
+    total = tl.sum(v * v)
+    if not ONE_PASS:
+        squares = tl.zeros((TILE,), C)
+        for start in range(BLOCK, n_cols, TILE):
+            places = start + tl.arange(0, TILE)
+            rest = tl.load(x + places, mask=places < n_cols).to(C)
+            squares += rest * rest
+        total += tl.sum(squares)
+    scale = 1.0 / tl.sqrt(total / n_cols + eps.to(C))
+    tl.store(y + cols, v * (scale * tl.load(weight + cols, mask=keep).to(C)), mask=keep)
+    if not ONE_PASS:
+        for start in range(BLOCK, n_cols, TILE):
+            places = start + tl.arange(0, TILE)
+            rest = tl.load(x + places, mask=places < n_cols).to(C)
+            factor = tl.load(weight + places, mask=places < n_cols).to(C)
+            tl.store(y + places, rest * (scale * factor), mask=places < n_cols)
 
 
 def np_layer_norm(x, weight, bias, eps):

@@ -177,6 +177,12 @@ int library_get_kernel(FakeKernel** kernel, FakeLibrary*, const char* name) {
     return 0;
 }
 
+int kernel_set_attribute(int attribute, int value, FakeKernel* kernel, int device) {
+    record("attribute " + std::to_string(attribute) + "=" + std::to_string(value) + " of " + kernel->name + " on " +
+           std::to_string(device));
+    return failure("cuKernelSetAttribute");
+}
+
 int kernel_get_function(void** function, FakeKernel* kernel) {
     *function = kernel;
     record("function " + kernel->name);
@@ -272,6 +278,7 @@ const Symbol symbols[] = {
     {"cuCtxPopCurrent", address(context_pop), 4000},
     {"cuLibraryLoadData", address(library_load), 12000},
     {"cuLibraryGetKernel", address(library_get_kernel), 12000},
+    {"cuKernelSetAttribute", address(kernel_set_attribute), 12000},
     {"cuKernelGetFunction", address(kernel_get_function), 12000},
     {"cuModuleLoadDataEx", address(module_load), 2010},
     {"cuLaunchKernelEx", address(launch), 11060},

@@ -8,7 +8,7 @@ using namespace gristmill;
 static int called = 0;
 
 static void print_entry(const Entry& entry) {
-    std::printf("entry %s threads %u shared %u host %zu ptx", entry.symbol, entry.threads, entry.shared_bytes, entry.host.size());
+    std::printf("entry %s threads %u shared %u host %zu ptx", entry.symbol, entry.threads, entry.shared_bytes.empty() ? 0 : entry.shared_bytes[0], entry.host.size());
     for (auto image : entry.ptx) std::printf(" %d", image);
     std::printf("\n");
     for (auto function : entry.host) {

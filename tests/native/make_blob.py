@@ -27,7 +27,7 @@ def content(kind: str, sm: int, suffix: str, ptx_version: int) -> bytes:
 def row(image: tuple[str, int, str, int], offset: int, size: int) -> str:
     kind, sm, suffix, ptx_version = image
     letter = f"'{suffix}'" if suffix else "0"
-    return f"{{ImageKind::{kind}, {sm}, {letter}, {ptx_version}, {offset}, {size}, 0, {len(content(*image))}}},\n"
+    return f"{{ImageKind::{kind}, {sm}, {letter}, {ptx_version}, 0, {offset}, {size}, 0, {len(content(*image))}}},\n"
 
 
 def main(folder: Path) -> None:

@@ -79,6 +79,7 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
+        self._shared = Spans("shared", "std::uint32_t")
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
         self._names = Spans("names", "char* const")
@@ -100,7 +101,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        order = (self._code, self._codes, self._small, self._dtypes, self._values, self._names, self._host)
+        order = (self._code, self._codes, self._small, self._shared, self._dtypes, self._values, self._names, self._host)
         return [line for spans in (*order, self._parameters, self._specialisations) for line in spans.definitions()]
 
     def _tables(self, has_kernels: bool, has_images: bool, has_levels: bool) -> str:
@@ -165,7 +166,8 @@ class TablesWriter:
 
     def _entry(self, row: EntryRow) -> str:
         host, ptx = self._host.refer(row.host), self._small.refer(map(str, row.ptx))
-        return f"{{{quote(row.symbol)},{row.threads},{row.shared_bytes},{host},{ptx}}}"
+        shared = self._shared.refer(map(str, row.shared_bytes if any(row.shared_bytes) else ()))
+        return f"{{{quote(row.symbol)},{row.threads},{shared},{host},{ptx}}}"
 
     def _expression(self, code: Iterable[int]) -> str:
         return self._code.refer(map(_int64, code))
@@ -244,7 +246,7 @@ def _declare_host(symbol: str) -> str:
 
 def _image(row: ImageRow, place: Place) -> str:
     suffix = f"'{row.suffix}'" if row.suffix else "0"
-    fields = (row.sm, suffix, row.ptx_version, place.offset, place.size, place.start, len(row.data))
+    fields = (row.sm, suffix, row.ptx_version, row.source, place.offset, place.size, place.start, len(row.data))
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
 
 

@@ -22,7 +22,10 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 @dataclass(frozen=True)
 class ImageRow:
-    """One image, before compression; `name` is for people. Images of one `group` are compressed together."""
+    """One image, before compression; `name` is for people. Images of one `group` are compressed together.
+
+    `source` is the number of the CUDA target whose code it is made of.
+    """
 
     kind: str
     sm: int
@@ -31,13 +34,14 @@ class ImageRow:
     data: bytes
     name: str
     group: str = ""
+    source: int = 0
 
 
 @dataclass(frozen=True)
 class EntryRow:
     symbol: str
     threads: int
-    shared_bytes: int
+    shared_bytes: tuple[int, ...]
     host: tuple[str, ...]
     ptx: tuple[int, ...]
 
@@ -187,7 +191,7 @@ class ManifestBuilder:
         return EntryRow(
             symbol=symbol,
             threads=max(code.threads for code in shown),
-            shared_bytes=max(code.shared_bytes for code in shown),
+            shared_bytes=tuple(cuda[t].shared_bytes for t in self._settings.cuda_targets),
             host=tuple(self._host_function(code) for code in host),
             ptx=tuple(self._ptx_image(kernel, target, cuda[target]) for target in self._settings.ptx_targets),
         )
@@ -207,11 +211,13 @@ class ManifestBuilder:
     def _ptx_image(self, kernel: Kernel, target: str, code: Code) -> int:
         number, suffix = split_name(target)
         name, group = f"{code.symbol} ptx {target}", f"{kernel.name} {target}"
-        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, group))
+        source = self._settings.cuda_targets.index(target)
+        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, group, source))
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)
-        return self._add_image(ImageRow("cubin", number, suffix, 0, data, f"{kernel.name} cubin {plan.arch}"))
+        name, source = f"{kernel.name} cubin {plan.arch}", self._settings.cuda_targets.index(plan.source)
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, source=source))
 
     def _add_image(self, row: ImageRow) -> int:
         key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())

@@ -83,6 +83,7 @@ def lower_variant(
     function = frontend.build(kernel, specialisation, variant)
     if target.kind == "host":
         function.name += f"__{target.level}"
+    function.shared_bytes = target.shared_bytes
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)

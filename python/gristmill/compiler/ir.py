@@ -155,6 +155,7 @@ class Function:
     name: str
     body: Block
     num_warps: int = 4
+    shared_bytes: int = 0  # that a block may have
     facts: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, Any] = field(default_factory=dict)
 

@@ -179,25 +179,3 @@ def trans(input: Any, *dims: Any) -> Value:
 @trans.reference
 def _(x: Any, *dims: Any) -> Any:
     return np.swapaxes(x, -1, -2) if not dims else np.transpose(x, dims)
-
-
-@op("layout", kind="tile")
-def relayout(input: Any) -> Value:
-    """The same tile in another layout; inserted by the compiler, never written by authors."""
-    x = as_value(input)
-    return emit("relayout", x.type, x)
-
-
-@relayout.reference
-def _(x: Any) -> Any:
-    return x
-
-
-@relayout.facts
-def _(op: Any, x: Facts) -> Facts:
-    return x
-
-
-@relayout.lower(on="threads")
-def _(m: Any, op: Any, x: Any) -> Any:
-    return m.relayout(op.results[0], x)

@@ -39,7 +39,7 @@ def _host(level: str, triple: str, cpu: str, features: str, lanes: int, short: s
 X86 = "x86_64-unknown-linux-gnu"
 ROWS = (
     _cuda("sm_75", 75, "", 63, 65536),
-    _cuda("sm_80", 80, "", 70, 166912),
+    _cuda("sm_80", 80, "", 70, 101376),
     _cuda("sm_86", 86, "", 71, 101376),
     _cuda("sm_89", 89, "", 78, 101376),
     _cuda("sm_90", 90, "", 78, 232448),

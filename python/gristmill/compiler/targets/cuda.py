@@ -14,6 +14,7 @@ from gristmill.dtypes import Dtype
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
+SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
 Values = dict[Value, V | Held]
 Test = Callable[[Values], V]
 Step = Callable[[Values], list[V | Held]]
@@ -53,14 +54,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head += f' "nvvm.reqntid"="{threads},1,1" {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
-            body.insert(
-                0, f"@{self.memory_name} = internal addrspace(3) global [{self.shared_bytes} x i8] poison, align 16"
-            )
+            body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
-
-    @property
-    def memory_name(self) -> str:
-        return f"{self.function.name}__shared"
 
     def _declare(self, parameter: Value) -> str:
         if isinstance(parameter.type.dtype, Pointer):
@@ -193,14 +188,15 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     def shared(self, dtype: Dtype, elements: int) -> V:
         start = -(-self.shared_bytes // 16) * 16
         self.shared_bytes = start + elements * dtype.itemsize
-        return V(f"getelementptr (i8, ptr addrspace(3) @{self.memory_name}, i32 {start})", Pointer(dtype))
+        return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {start})", Pointer(dtype))
+
+    def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
+        element = "i8" if dtype.bits == 8 else self.element_type(dtype)
+        place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
+        return f"ptr addrspace(3) {self.emit(f'getelementptr {element}, {place}', dtype).text}"
 
     def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
-        element = self.memory_type(dtype)
-        address = self.emit(
-            f"getelementptr {element}, ptr addrspace(3) {memory.text}, {self.typed(index)}", Pointer(dtype)
-        )
-        return f"ptr addrspace(3) {address.text}, align {dtype.itemsize}"
+        return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         assert isinstance(x.dtype, Dtype)
@@ -212,6 +208,19 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
+
+    def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
+        kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
+        value = self._pack(kept) if len(kept) > 1 else kept[0]
+        size = len(kept) * value.dtype.bits // 8
+        self.say(f"store {self.typed(value)}, {self._shared_place(memory, index, kept[0].dtype)}, align {size}")
+
+    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
+        kept, lanes = dt.u8 if dtype == dt.bool_ else dtype, width if width > 1 else 0
+        place = f"{self._shared_place(memory, index, kept)}, align {width * dtype.itemsize}"
+        value = self.emit(f"load volatile {self.type_of(kept, lanes)}, {place}", kept, lanes)
+        elements = [self._element(value, i) for i in range(width)] if lanes else [value]
+        return [self.cast(x, dtype) for x in elements]
 
     # -- global memory
 

@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> int:
     device = options.device or default_device()
     if device == "cpu":
         os.environ["GRISTMILL_NUM_THREADS"] = str(options.threads)
-    from benchlib import arenas, machine, report, timing, work
+    from benchlib import arenas, contest, machine, report, timing, work
 
     facts = machine.describe(device)
     print(machine.text(facts), flush=True)
@@ -64,6 +64,9 @@ def run(options: argparse.Namespace) -> int:
     names = options.what or (CPU_KERNELS if device == "cpu" else ())
     results = []
     for row in work.plan(names, dtypes, device == "cpu", columns):
+        if not contest.is_built(row):
+            print(f"{row.title}: not in the installed wheel", flush=True)
+            continue
         measured = arena.measure(row, timing.QUICK if options.quick else timing.Effort(), options.sweep)
         print(report.lines(measured), flush=True)
         results += measured

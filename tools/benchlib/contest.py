@@ -122,6 +122,13 @@ def dispatcher(work: Work) -> Any:
     return getattr(kernels, work.kernel)
 
 
+def is_built(work: Work) -> bool:
+    """Return whether the installed wheel has the kernel."""
+    from gristmill import kernels
+
+    return hasattr(kernels, work.kernel)
+
+
 def set_copy_shares(results: Sequence[Result]) -> None:
     """Give each result its bandwidth as a share of the copy's in the same rounds."""
     copy = next((r.gb_s for r in results if r.contestant == COPY), math.nan)

@@ -55,6 +55,7 @@ constexpr Code scale_grids[] = {scale_grid};
 constexpr F scale_f32_32[] = {fixture::scale_f32_32}, scale_f32_64[] = {fixture::scale_f32_64},
             scale_f64_32[] = {fixture::scale_f64_32}, scale_f64_64[] = {fixture::scale_f64_64},
             scale_bf16_32[] = {fixture::scale_bf16_32}, scale_bf16_64[] = {fixture::scale_bf16_64};
+constexpr std::uint32_t much_shared[] = {65536};
 constexpr Specialisation scale_rows[] = {
     {"scale__f32__256",
      f32s,
@@ -82,7 +83,7 @@ constexpr Specialisation scale_rows[] = {
      4,
      0,
      {},
-     {{"scale__f64__256__a32", 128, {}, scale_f64_32, both_ptx},
+     {{"scale__f64__256__a32", 128, much_shared, scale_f64_32, both_ptx},
       {"scale__f64__256__g32", 128, {}, scale_f64_32, both_ptx},
       {"scale__f64__256__g64", 128, {}, scale_f64_64, both_ptx}},
      -1},

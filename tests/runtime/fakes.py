@@ -191,3 +191,7 @@ class Exchange:
 
     def set_stream(self, stream: int) -> None:
         self.library.exchange_set_stream(stream)
+
+
+def array(*shape, dtype="f32", offset=0, **extra):
+    return CudaArray(shape, dtype, ADDRESS + offset, **extra)

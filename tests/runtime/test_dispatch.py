@@ -1,21 +1,16 @@
 """Calls as the driver sees them: specialisation, variant, grid, parameters, stream, context; and the checks before."""
 
-import inspect
 import re
 import struct
 
 import numpy as np
 import pytest
-from fakes import ADDRESS, CudaArray
+from fakes import ADDRESS, CudaArray, array
 
 SCALE = [8, 8, 4, 4]
 SCALE64 = [8, 8, 4, 8]
 ROWS = [8, 8, 4, 4, 4]
 ROWS64 = [8, 8, 8, 8, 8]
-
-
-def array(*shape, dtype="f32", offset=0, **extra):
-    return CudaArray(shape, dtype, ADDRESS + offset, **extra)
 
 
 def only_launch(stub):
@@ -435,90 +430,13 @@ def test_mixed_cuda_devices(native, stub):
 # Dispatchers and instances as objects.
 
 
-@pytest.mark.parametrize(
-    "spelling", ["f32", "float32", np.float32, np.dtype("float32"), type("D", (), {"name": "f32"})()]
-)
-def test_spellings_of_dtypes(native, spelling):
-    assert native.scale.dispatch(spelling, 1024).id == "scale__f32__1024"
-    assert native.scale.dispatch(spelling, BLOCK=1024).constants == {"BLOCK": 1024}
-
-
-def test_dispatch_with_several_dtype_variables(native):
-    assert native.gather.dispatch(("f32", "i64")).id == "gather__f32_i64"
-    assert native.gather.dispatch({"A": "f64"}).dtypes == {"A": "f64", "B": "i32"}
-    with pytest.raises(TypeError, match=r"(?s)wrong number of dtypes.*2: A, B"):
-        native.gather.dispatch("f32")
-
-
-def test_dispatch_says_what_is_built(native):
-    with pytest.raises(
-        TypeError, match=r"(?s)scale: no specialisation is built.*asked: f16.*scale__f64__256.*`gm.f16`"
-    ):
-        native.scale.dispatch("float16")
-    with pytest.raises(ValueError, match=r"(?s)asked: f32, BLOCK=512.*built: scale__f32__256, scale__f32__1024"):
-        native.scale.dispatch("f32", 512)
-    with pytest.raises(TypeError, match=r"`floot` is not a known dtype"):
-        native.scale.dispatch("floot")
-    with pytest.raises(TypeError, match=r"has no constant `BLOK`"):
-        native.scale.dispatch("f32", BLOK=1)
-
-
-def test_an_instance_describes_itself(native):
-    k = native.row_scale.dispatch("f32", 64)
-    assert (k.name, k.id, k.entry_point, k.dtypes, k.constants) == (
-        "row_scale",
-        "row_scale__f32__64",
-        "row_scale_64_a32",
-        {"D": "f32"},
-        {"BLOCK": 64},
-    )
-    assert k.backward == native.row_scale_backward.dispatch("f32", 64)
-    assert k.backward.backward is None
-    assert k.source.startswith("def row_scale")
-    assert repr(k) == "<KernelInstance row_scale__f32__64>"
-    assert k.ptx("sm_80").startswith(".version 7.0\n.target sm_80\n")
-    with pytest.raises(ValueError, match=r"(?s)no PTX for sm_75.*built: sm_80.*`sm_75` to TARGETS"):
-        k.ptx("sm_75")
-    assert [(image["kind"], image["target"]) for image in k.images][:3] == [
-        ("cubin", "sm_80"),
-        ("cubin", "sm_90a"),
-        ("ptx", "sm_80"),
-    ]
-
-
-def test_an_instance_with_its_own_grid(native, stub):
-    k = native.scale.dispatch("f32", 1024)
-    x, y = array(8), array(8, offset=4096)
-    k.launch(x, y, grid=(12,))
-    k[12, 2](x, y, n=4)
-    k[(3,)](x, y, 2.0, 4)
-    k.launch(x, y)
-    assert [launch.grid for launch in stub.launches] == [(12, 1, 1), (12, 2, 1), (3, 1, 1), (1, 1, 1)]
-
-
-def test_dispatcher_looks_like_a_function(native):
-    assert (native.scale.__name__, native.scale.__doc__) == ("scale", "y = factor * x")
-    assert (
-        str(inspect.signature(native.scale))
-        == native.scale.__text_signature__
-        == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
-    )
-    assert native.__all__ == sorted(native.__all__)
-    assert len(native.__all__) == 7
-    assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
-    assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
-
-
-def test_info_says_what_would_run(native, stub):
-    x = np.zeros(8, np.float32)
-    assert native.scale.info(x, x)["image"].startswith("host ")
-    told = native.scale.info(array(8), array(8, offset=4100))
-    assert (told["variant"], told["device"], told["image"], told["threads"]) == ("g32", "cuda:0", "cubin sm_90a", 128)
-    assert not stub.launches
-    assert [image["target"] for image in native.info()["images"]][:2] == ["sm_80", "sm_90a"]
-
-
-def test_doctor_reports_devices_and_images(native, stub):
-    lines = native.doctor()
-    assert ("cuda:0", "ok", "Stub GPU, sm_90, 132 multiprocessors") in lines
-    assert {status for _, status, _ in lines} <= {"ok", "warning", "error"}
+def test_dynamic_shared_memory_is_allowed_once_and_asked_for(run_python):
+    script = """
+stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
+for _ in range(2):
+    native.scale(CudaArray((8,), "f64"), CudaArray((8,), "f64", pointer=ADDRESS + 4096), BLOCK=256)
+print("\\n".join(stub.log))
+"""
+    log = run_python(script)
+    assert log.count("attribute 8=65536 of scale__f64__256__a32 on 0") == 1
+    assert log.count(" shared=65536 ") == 2

@@ -101,8 +101,9 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        order = (self._code, self._codes, self._small, self._shared, self._dtypes, self._values, self._names, self._host)
-        return [line for spans in (*order, self._parameters, self._specialisations) for line in spans.definitions()]
+        numbers = (self._code, self._codes, self._small, self._shared)
+        order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
+        return [line for spans in order for line in spans.definitions()]
 
     def _tables(self, has_kernels: bool, has_images: bool, has_levels: bool) -> str:
         fields = (

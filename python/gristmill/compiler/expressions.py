@@ -15,8 +15,8 @@ from gristmill.compiler.op import COMPOSITES, ROWS, Composite, OpRow, emit
 from gristmill.compiler.scope import Scope
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
+from gristmill.language import bits, index, shape
 from gristmill.language import elementwise as ew
-from gristmill.language import index, shape
 from gristmill.language.types import as_value, constant, describe, is_number
 
 Evaluate = Callable[[Scope, Any], Any]
@@ -97,11 +97,11 @@ BINARY: dict[type, tuple[OpRow, Callable[[Any, Any], Any]]] = {
     ast.Div: (ew.truediv, operator.truediv),
     ast.FloorDiv: (ew.floordiv, _quotient),
     ast.Mod: (ew.mod, _remainder),
-    ast.BitAnd: (ew.and_, operator.and_),
-    ast.BitOr: (ew.or_, operator.or_),
-    ast.BitXor: (ew.xor, operator.xor),
-    ast.LShift: (ew.shl, operator.lshift),
-    ast.RShift: (ew.shr, operator.rshift),
+    ast.BitAnd: (bits.and_, operator.and_),
+    ast.BitOr: (bits.or_, operator.or_),
+    ast.BitXor: (bits.xor, operator.xor),
+    ast.LShift: (bits.shl, operator.lshift),
+    ast.RShift: (bits.shr, operator.rshift),
 }
 COMPARE: dict[type, tuple[OpRow, Callable[[Any, Any], Any]]] = {
     ast.Lt: (ew.lt, operator.lt),
@@ -147,10 +147,10 @@ def _unary(scope: Scope, node: ast.UnaryOp) -> Any:
     if not isinstance(operand, Value):
         return _UNARY_PYTHON[type(node.op)](operand)
     if isinstance(node.op, ast.Not):
-        return ew.invert(as_bool(operand))
+        return bits.invert(as_bool(operand))
     if isinstance(node.op, ast.USub):
         return ew.neg(operand)
-    return ew.invert(operand) if isinstance(node.op, ast.Invert) else operand
+    return bits.invert(operand) if isinstance(node.op, ast.Invert) else operand
 
 
 _UNARY_PYTHON: dict[type, Callable[[Any], Any]] = {
@@ -187,7 +187,7 @@ def _compare_pair(scope: Scope, kind: ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def _both(a: Any, b: Any) -> Any:
-    return ew.and_(a, b) if isinstance(a, Value) or isinstance(b, Value) else a and b
+    return bits.and_(a, b) if isinstance(a, Value) or isinstance(b, Value) else a and b
 
 
 def _bool_op(scope: Scope, node: ast.BoolOp) -> Any:
@@ -201,7 +201,7 @@ def _bool_op(scope: Scope, node: ast.BoolOp) -> Any:
             continue
         right = evaluate(scope, value)
         right = as_bool(right) if isinstance(right, Value) else bool(right)
-        result = (ew.and_ if is_and else ew.or_)(as_bool(result), right)
+        result = (bits.and_ if is_and else bits.or_)(as_bool(result), right)
     return result
 
 

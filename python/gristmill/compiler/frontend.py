@@ -14,8 +14,8 @@ from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
 from gristmill.compiler.statements import execute_function
 from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
 from gristmill.errors import KernelError
-from gristmill.language.index import set_index_dtype
 from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
+from gristmill.language.index import set_index_dtype
 from gristmill.language.types import as_value
 
 

@@ -106,4 +106,3 @@ class _Phases:
 def _is_repeatable(op: Op) -> bool:
     is_elementwise = op.row.kind == "elementwise" or op.row.is_cheap or op.row.is_view
     return is_elementwise and not op.row.effect and op.row.result_layout is None
-

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gristmill.compiler.facts import Span
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
 from gristmill.compiler.op import Builder, building
+from gristmill.language import bits
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
@@ -184,7 +185,7 @@ def _all_inside(bounds: dict[Bound, None]) -> Value:
     inside: Value | None = None
     for bound in bounds:
         one = ew.lt(_sum(bound.terms, bound.high), _sum(bound.limit, bound.shift))
-        inside = one if inside is None else ew.and_(inside, one)
+        inside = one if inside is None else bits.and_(inside, one)
     assert inside is not None
     return inside
 

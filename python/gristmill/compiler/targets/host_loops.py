@@ -168,7 +168,7 @@ def _settle_before(m: Any, statement: For | If | While, values: dict[Value, Any]
 
 
 def _store_all(m: Any, tiles: Sequence[Any], buffers: Sequence[Buffer]) -> None:
-    """Write tiles to buffers in common sweeps; a tile that reads a buffer at other places than its own is copied first."""
+    """Write tiles to buffers in common sweeps; one that reads a buffer at other places is copied first."""
     pairs = []
     for tile, buffer in zip(tiles, buffers, strict=True):
         if reaches(tile, set(buffers)):

@@ -1,7 +1,7 @@
 """Layer norm and RMS norm along rows."""
 
 import numpy as np
-from rowwise import CONFIGS, computed_in, fits, holds, rows, same_shape
+from rowwise import CONFIGS, computed_in, fits, in_use, rows, same_shape
 
 import gristmill as gm
 import gristmill.language as tl
@@ -10,7 +10,7 @@ from gristmill.cases import Tolerance, spec, streaming
 D = gm.dtype_var("D", gm.Float)
 
 
-@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=rows, pick=fits)
 def layer_norm_forward(
     x: gm.ptr[D],
     weight: gm.ptr[D, "n_cols"],
@@ -73,7 +73,7 @@ def moments_of_rest(x, shift, n_cols, BLOCK, TILE, C):
     return offset, tl.sum(squares) / n_cols - offset * offset
 
 
-@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=rows, pick=fits)
 def rms_norm_forward(
     x: gm.ptr[D],
     weight: gm.ptr[D, "n_cols"],

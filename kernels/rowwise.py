@@ -4,27 +4,24 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import rowwise
 
-# ONE_PASS: the whole row is one tile, in registers or, where it would overflow them, held in shared memory. Otherwise
-# the first BLOCK columns are such a tile; the rest is read in tiles of TILE, once for what must be known of the whole
-# row and once more for the result, then mostly out of the L2 cache.
+# ONE_PASS: the whole row is one tile in registers: of a warp, of a block, or of the blocks of a cluster. Otherwise the
+# first BLOCK columns are; the rest is read in tiles of TILE, once for what must be known of the whole row and once more
+# for the result, then mostly out of the L2 cache.
 CONFIGS = [
     gm.Config(BLOCK=256, TILE=256, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),
-    gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=4),
+    gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=8),
     gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16),
     gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16),
-    gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=32),
-    gm.Config(BLOCK=16384, TILE=4096, ONE_PASS=False, num_warps=16),
-    gm.Config(BLOCK=32768, TILE=8192, ONE_PASS=False, num_warps=32),
-    gm.Config(BLOCK=65536, TILE=16384, ONE_PASS=False, num_warps=32),
+    gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8),
+    gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=16),
+    gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
 ]
-HELD_BYTES = 131072  # of a row, at most
 
 
-def holds(D, BLOCK, ONE_PASS):
-    """Whether a tile of BLOCK fits; of the looping configurations only the largest one does any good."""
-    size = BLOCK * D.itemsize
-    return size <= HELD_BYTES and (ONE_PASS or size == HELD_BYTES)
+def in_use(D, BLOCK):
+    """f64 has fewer configurations: its rows are as many bytes longer, and as much rarer."""
+    return D.itemsize < 8 or BLOCK in (256, 4096, 16384)
 
 
 def rows(n, n_cols):

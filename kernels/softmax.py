@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from rowwise import CONFIGS, computed_in, fits, holds, rows, same_shape
+from rowwise import CONFIGS, computed_in, fits, in_use, rows, same_shape
 
 import gristmill as gm
 import gristmill.language as tl
@@ -16,7 +16,7 @@ LOG2E = tl.constexpr(1 / math.log(2))
 GROUP = tl.constexpr(8)  # neighbours that one thread holds: their maximum needs no exchange
 
 
-@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits, backward="softmax_backward")
+@gm.kernel(configs=CONFIGS, where=in_use, grid=rows, pick=fits, backward="softmax_backward")
 def softmax_forward(
     x: gm.ptr[D],
     y: gm.ptr[D],
@@ -75,7 +75,7 @@ def statistics_of_rest(x, n_cols, BLOCK, TILE, C, dtype):
     return top, total
 
 
-@gm.kernel(configs=CONFIGS, where=holds, grid=rows, pick=fits)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=rows, pick=fits)
 def softmax_backward(
     dy: gm.ptr[D],
     y: gm.ptr[D],

@@ -16,13 +16,14 @@ class Code:
     code: bytes
     threads: int
     shared_bytes: int
+    ctas: int
     written: tuple[str, ...]
     read: tuple[str, ...]
     divisibility: dict[str, int]
     ptx_version: int | None
 
 
-FIELDS = ("symbol", "threads", "shared_bytes", "written", "read", "divisibility", "ptx_version")
+FIELDS = ("symbol", "threads", "shared_bytes", "ctas", "written", "read", "divisibility", "ptx_version")
 
 
 def pack_codes(artifacts: Sequence[Any]) -> bytes:

@@ -79,7 +79,7 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
-        self._shared = Spans("shared", "std::uint32_t")
+        self._geometry = Spans("geometry", "Geometry")
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
         self._names = Spans("names", "char* const")
@@ -101,7 +101,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._shared)
+        numbers = (self._code, self._codes, self._small, self._geometry)
         order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
         return [line for spans in order for line in spans.definitions()]
 
@@ -167,8 +167,8 @@ class TablesWriter:
 
     def _entry(self, row: EntryRow) -> str:
         host, ptx = self._host.refer(row.host), self._small.refer(map(str, row.ptx))
-        shared = self._shared.refer(map(str, row.shared_bytes if any(row.shared_bytes) else ()))
-        return f"{{{quote(row.symbol)},{row.threads},{shared},{host},{ptx}}}"
+        geometry = self._geometry.refer(f"{{{','.join(map(str, numbers))}}}" for numbers in row.geometry)
+        return f"{{{quote(row.symbol)},{geometry},{host},{ptx}}}"
 
     def _expression(self, code: Iterable[int]) -> str:
         return self._code.refer(map(_int64, code))

@@ -39,9 +39,10 @@ class ImageRow:
 
 @dataclass(frozen=True)
 class EntryRow:
+    """One entry; `geometry` is threads, dynamic shared bytes and blocks of a cluster, by CUDA target."""
+
     symbol: str
-    threads: int
-    shared_bytes: tuple[int, ...]
+    geometry: tuple[tuple[int, int, int], ...]
     host: tuple[str, ...]
     ptx: tuple[int, ...]
 
@@ -186,12 +187,11 @@ class ManifestBuilder:
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
-        shown = list(cuda.values()) or host
-        symbol = shown[0].symbol if cuda else specialisation.symbol(VARIANTS[variant])
+        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
+        shapes = [cuda[target] for target in self._settings.cuda_targets]
         return EntryRow(
-            symbol=symbol,
-            threads=max(code.threads for code in shown),
-            shared_bytes=tuple(cuda[t].shared_bytes for t in self._settings.cuda_targets),
+            symbol=symbols[0],
+            geometry=tuple((code.threads, code.shared_bytes, code.ctas) for code in shapes),
             host=tuple(self._host_function(code) for code in host),
             ptx=tuple(self._ptx_image(kernel, target, cuda[target]) for target in self._settings.ptx_targets),
         )

@@ -25,7 +25,7 @@ function(gristmill_add_kernels target)
   _gristmill_generate()
 
   file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
-  nanobind_add_module(${target} STABLE_ABI NB_STATIC NB_DOMAIN ${target}
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${target}
     ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
   set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")

@@ -26,8 +26,9 @@ Watch = Callable[[str, Any], None]
 class Artifact:
     """Code for one variant of a specialisation on one target, and what the launcher must know of it.
 
-    `code` is PTX text or an object file. Variants with equal `symbol` share their code. `divisibility` names index
-    parameters that must be multiples of a number for the code to be right.
+    `code` is PTX text or an object file; variants with equal `symbol` share it. `threads` and `shared_bytes` are a
+    block's, `ctas` the blocks of a cluster. `divisibility` names index parameters that must be multiples of a number
+    for the code to be right.
     """
 
     symbol: str
@@ -38,6 +39,7 @@ class Artifact:
     written: tuple[str, ...]
     read: tuple[str, ...]
     divisibility: dict[str, int]
+    ctas: int
     ptx_version: int | None
 
 
@@ -74,6 +76,7 @@ class Lowered:
     written: tuple[str, ...]
     read: tuple[str, ...]
     divisibility: dict[str, int]
+    ctas: int
 
 
 def lower_variant(
@@ -83,7 +86,7 @@ def lower_variant(
     function = frontend.build(kernel, specialisation, variant)
     if target.kind == "host":
         function.name += f"__{target.level}"
-    function.shared_bytes = target.shared_bytes
+    function.has_clusters = target.has_clusters
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)
@@ -97,7 +100,8 @@ def lower_variant(
     watch("llvm", text)
     written, read = _touched(function)
     promised = {v.name: d for v, d in divisibility.items()}
-    return Lowered(function.name, text, 32 * function.num_warps, machine.shared_bytes, written, read, promised)
+    shape = (32 * function.num_warps, machine.shared_bytes)
+    return Lowered(function.name, text, *shape, written, read, promised, function.num_blocks)
 
 
 def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
@@ -110,7 +114,7 @@ def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
     else:
         code, version = emit.emit_object(module, target), None
         watch("object", code)
-    fields = (lowered.threads, lowered.shared_bytes, lowered.written, lowered.read, lowered.divisibility)
+    fields = (lowered.threads, lowered.shared_bytes, lowered.written, lowered.read, lowered.divisibility, lowered.ctas)
     return Artifact(lowered.symbol, target, code, *fields, version)
 
 

@@ -155,7 +155,8 @@ class Function:
     name: str
     body: Block
     num_warps: int = 4
-    shared_bytes: int = 0  # that a block may have
+    num_blocks: int = 1  # of a cluster, over which tiles are spread
+    has_clusters: bool = False  # whether the target knows them
     facts: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, Any] = field(default_factory=dict)
 

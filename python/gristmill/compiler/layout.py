@@ -1,7 +1,8 @@
 """Linear layouts: which register of which lane of which warp holds which element of a tile.
 
-A layout is a map, linear over bits, from (register, lane, warp) to coordinates: one basis vector a bit, and the
-coordinates of an index are the XOR of the bases of its set bits (arXiv 2505.23819). A zero basis is replication.
+A layout is a map, linear over bits, from (register, lane, warp, block of the cluster) to coordinates: one basis vector a
+bit, and the coordinates of an index are the XOR of the bases of its set bits (arXiv 2505.23819). A zero basis is
+replication.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 Coordinates = tuple[int, ...]
 LANE_BITS = 5
@@ -17,12 +18,13 @@ LANE_BITS = 5
 
 @dataclass(frozen=True)
 class Layout:
-    """Bases of the register, lane and warp bits, least significant first; each is a tuple of coordinates in `shape`."""
+    """Bases of the register, lane, warp and block bits, least significant first; each is coordinates in `shape`."""
 
     shape: tuple[int, ...]
     reg: tuple[Coordinates, ...]
     lane: tuple[Coordinates, ...]
     warp: tuple[Coordinates, ...]
+    block: tuple[Coordinates, ...] = ()
 
     @property
     def registers(self) -> int:
@@ -35,11 +37,12 @@ class Layout:
 
     @property
     def bases(self) -> tuple[Coordinates, ...]:
-        return self.reg + self.lane + self.warp
+        return self.reg + self.lane + self.warp + self.block
 
-    def at(self, register: int, lane: int = 0, warp: int = 0) -> Coordinates:
+    def at(self, register: int, lane: int = 0, warp: int = 0, block: int = 0) -> Coordinates:
         """Return the coordinates of one thread's register."""
-        bits = register | lane << len(self.reg) | warp << (len(self.reg) + len(self.lane))
+        thread = lane | warp << len(self.lane) | block << (len(self.lane) + len(self.warp))
+        bits = register | thread << len(self.reg)
         return combine(self.bases, bits, len(self.shape))
 
     def register_holding(self, coordinates: Coordinates) -> int:
@@ -48,8 +51,9 @@ class Layout:
 
     def map_coordinates(self, shape: tuple[int, ...], change: Callable[[Coordinates], Coordinates]) -> Layout:
         """Return the layout whose bases are `change(basis)`; `change` must be linear over bits."""
-        reg, lane, warp = (tuple(change(b) for b in part) for part in (self.reg, self.lane, self.warp))
-        return Layout(shape, reg, lane, warp)
+        parts = (self.reg, self.lane, self.warp, self.block)
+        reg, lane, warp, block = (tuple(change(b) for b in part) for part in parts)
+        return Layout(shape, reg, lane, warp, block)
 
     def slice(self, axis: int) -> Layout:
         """Drop an axis: the layout of what remains when it is reduced away."""
@@ -70,7 +74,7 @@ class Layout:
 
     def compact(self) -> Layout:
         """Drop register bits that only replicate."""
-        return Layout(self.shape, tuple(b for b in self.reg if any(b)), self.lane, self.warp)
+        return replace(self, reg=tuple(b for b in self.reg if any(b)))
 
     def vector_width(self, axis: int = -1) -> int:
         """Return how many registers in a row hold consecutive elements along `axis`."""
@@ -81,18 +85,19 @@ class Layout:
             width *= 2
         return width
 
-    def split(self, axis: int) -> tuple[list[int], list[int], list[int]]:
-        """Return the register, lane and warp bits (by number) whose bases move along `axis`."""
-        parts = (self.reg, self.lane, self.warp)
-        reg, lane, warp = ([i for i, b in enumerate(part) if b[axis]] for part in parts)
-        return reg, lane, warp
+    def split(self, axis: int) -> tuple[list[int], list[int], list[int], list[int]]:
+        """Return the register, lane, warp and block bits (by number) whose bases move along `axis`."""
+        parts = (self.reg, self.lane, self.warp, self.block)
+        reg, lane, warp, block = ([i for i, b in enumerate(part) if b[axis]] for part in parts)
+        return reg, lane, warp, block
 
     def is_onto(self) -> bool:
         """Whether every element of the tile is held somewhere."""
         return rank([flatten(b, self.shape) for b in self.bases]) == sum(s.bit_length() - 1 for s in self.shape)
 
     def __str__(self) -> str:
-        return " ".join(f"{n}={_short(p)}" for n, p in (("reg", self.reg), ("lane", self.lane), ("warp", self.warp)))
+        parts = {"reg": self.reg, "lane": self.lane, "warp": self.warp} | ({"block": self.block} if self.block else {})
+        return " ".join(f"{name}={_short(part)}" for name, part in parts.items())
 
 
 def _short(part: tuple[Coordinates, ...]) -> str:
@@ -157,14 +162,15 @@ def blocked(
     vector: int,
     num_warps: int,
     *,
+    num_blocks: int = 1,
     order: Sequence[int] | None = None,
     warp_axis: int | None = None,
 ) -> Layout:
-    """Return the layout for wide coalesced access: `vector` elements a thread, then lanes, then warps.
+    """Return the layout for wide coalesced access: `vector` elements a thread, then lanes, then warps, then blocks.
 
     Axes are filled in `order` (default: last first). Warps go along `warp_axis` first where one is given, so that a
     reduction along the others needs no shared memory. What the tile still needs becomes registers, what it has too
-    little of becomes replication.
+    little of becomes replication. Blocks of a cluster come after the registers: each has a connected part.
     """
     axes = list(order) if order is not None else list(range(len(shape) - 1, -1, -1))
     filled = [0] * len(shape)
@@ -173,9 +179,11 @@ def blocked(
     lane = [take(axes) for _ in range(LANE_BITS)]
     warp_axes = axes if warp_axis is None else [warp_axis]
     warp = [take(warp_axes) for _ in range(num_warps.bit_length() - 1)]
-    while any((1 << f) < s for f, s in zip(filled, shape, strict=True)):
-        reg.append(take(axes))
-    return Layout(shape, tuple(reg), tuple(lane), tuple(warp))
+    missing = sum(s.bit_length() - 1 - f for f, s in zip(filled, shape, strict=True))
+    block_bits = num_blocks.bit_length() - 1
+    reg += [take(axes) for _ in range(missing - block_bits)]
+    block = [take(axes) for _ in range(block_bits)]
+    return Layout(shape, tuple(reg), tuple(lane), tuple(warp), tuple(block))
 
 
 def _take_bit(shape: tuple[int, ...], filled: list[int], axes: Sequence[int]) -> Coordinates:
@@ -193,21 +201,20 @@ def default_vector(elements: int, threads: int, wanted: int) -> int:
     return max(1, min(wanted, elements // threads if elements >= threads else 1))
 
 
-def owner_bits(layout: Layout) -> tuple[list[int], list[int]]:
-    """Return the lane and warp bits that only replicate: where any is set, a thread holds copies."""
+def owner_bits(layout: Layout) -> tuple[list[int], list[int], list[int]]:
+    """Return the lane, warp and block bits that only replicate: where any is set, a thread holds copies."""
     known: list[int] = [flatten(b, layout.shape) for b in layout.reg]
-    lanes: list[int] = []
-    warps: list[int] = []
-    for part, spare in ((layout.lane, lanes), (layout.warp, warps)):
+    spare: tuple[list[int], list[int], list[int]] = ([], [], [])
+    for part, bits in zip((layout.lane, layout.warp, layout.block), spare, strict=True):
         for i, basis in enumerate(part):
             vector = flatten(basis, layout.shape)
             if rank([*known, vector]) == rank(known):
-                spare.append(i)
+                bits.append(i)
             known.append(vector)
-    return lanes, warps
+    return spare
 
 
-def all_points(layout: Layout) -> list[tuple[int, int, int]]:
-    """Return every (register, lane, warp); for tests and small proofs."""
-    reg, lane, warp = (range(1 << len(part)) for part in (layout.reg, layout.lane, layout.warp))
-    return list(itertools.product(reg, lane, warp))
+def all_points(layout: Layout) -> list[tuple[int, int, int, int]]:
+    """Return every (register, lane, warp, block); for tests and small proofs."""
+    reg, lane, warp, block = (range(1 << len(p)) for p in (layout.reg, layout.lane, layout.warp, layout.block))
+    return list(itertools.product(reg, lane, warp, block))

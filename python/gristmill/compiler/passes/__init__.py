@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gristmill.compiler.ir import Function
-from gristmill.compiler.passes import access, hold, layout, simplify, tail
+from gristmill.compiler.passes import access, layout, simplify, spread, tail
 
 Pass = Callable[[Function], None]
 
@@ -18,8 +18,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("tail", tail.run, ("cuda", "host")),
     # Before layouts, which take the vector width from it.
     ("access", access.run, ("cuda", "host")),
-    # After tail versioning, which changes what is loaded where; before layouts, which its ops need too.
-    ("hold", hold.run, ("cuda",)),
+    # Before layouts, which spread tiles over warps and blocks.
+    ("spread", spread.run, ("cuda",)),
     # Last: every tile of a threaded machine gets a layout. A host thread holds whole tiles and needs none.
     ("layout", layout.run, ("cuda",)),
 )

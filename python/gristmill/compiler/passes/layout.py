@@ -40,7 +40,7 @@ def _natural_layouts(function: Function) -> dict[Shape, Layout]:
     natural: dict[Shape, Layout] = {}
     while waiting:
         found = next(((s, d) for s in waiting if (d := _derived(s, ops, natural)) is not None), None)
-        shape, layout = found or (waiting[0], _anchored(waiting[0], ops, function.num_warps))
+        shape, layout = found or (waiting[0], _anchored(waiting[0], ops, function.num_warps, function.num_blocks))
         natural[shape] = layout
         waiting.remove(shape)
     return natural
@@ -60,11 +60,12 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
     return None
 
 
-def _anchored(shape: Shape, ops: list[Op], num_warps: int) -> Layout:
-    elements, threads = _count(shape), 32 * num_warps
+def _anchored(shape: Shape, ops: list[Op], num_warps: int, num_blocks: int) -> Layout:
+    elements, threads = _count(shape), 32 * num_warps * num_blocks
     widths = [op.attributes["width"] for op in ops if "width" in op.attributes and op.operands[0].type.shape == shape]
     vector = default_vector(elements, threads, max(widths, default=1))
-    return blocked(shape, vector, num_warps, warp_axis=_unreduced_axis(shape, ops, num_warps))
+    axis = _unreduced_axis(shape, ops, num_warps)
+    return blocked(shape, vector, num_warps, num_blocks=num_blocks, warp_axis=axis)
 
 
 def _count(shape: Shape) -> int:

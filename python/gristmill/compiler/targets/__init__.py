@@ -27,6 +27,11 @@ class Target:
     lanes: int = 0
     level: str = ""
 
+    @property
+    def has_clusters(self) -> bool:
+        """Whether blocks form clusters that read each other's shared memory (PTX 8.0 names it in LLVM)."""
+        return self.sm >= 90 and self.ptx_version >= 80
+
 
 def _cuda(name: str, sm: int, suffix: str, ptx_version: int, shared_bytes: int) -> Target:
     return Target(name, "cuda", sm, suffix, ptx_version, shared_bytes)

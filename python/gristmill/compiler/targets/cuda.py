@@ -9,13 +9,14 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.llvm import LlvmMachine
-from gristmill.compiler.targets.threads import Held, ThreadMachine
+from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.dtypes import Dtype
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
 SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
 Values = dict[Value, V | Held]
+FixedBits = tuple[tuple[int, int], ...]
 Test = Callable[[Values], V]
 Step = Callable[[Values], list[V | Held]]
 
@@ -32,6 +33,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.function = function
         self.layouts = function.layouts
         self.num_warps = function.num_warps
+        self.num_blocks = function.num_blocks
+        self.uses_cluster = False
         self.shared_bytes = 0
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
@@ -39,6 +42,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
             tid = self.call(f"{SREG}.tid.x", dt.i32)
             self.lane = self.emit(f"and {self.typed(tid)}, 31", dt.i32)
             self.warp = self.emit(f"lshr {self.typed(tid)}, 5", dt.i32)
+            is_alone = self.num_blocks == 1
+            self.rank = V("0", dt.i32) if is_alone else self.call(f"{SREG}.cluster.ctarank", dt.i32)
             self._bools = {v: self._as_bool(p) for v, p in self.parameters.items() if v.type.dtype == dt.bool_}
 
     def _as_bool(self, parameter: V) -> V:
@@ -48,10 +53,13 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         """Lower the whole function and return its text."""
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
         self.run(self.function.body, values)
+        if self.uses_cluster:
+            self.cluster_barrier()  # nobody leaves while others read its shared memory
         threads = 32 * self.num_warps
         parameters = ", ".join(self._declare(v) for v in self.function.parameters)
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
-        head += f' "nvvm.reqntid"="{threads},1,1" {{'
+        cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
+        head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
@@ -66,10 +74,12 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     # -- words
 
     def program_id(self, axis: int) -> V:
-        return self.call(f"{SREG}.ctaid.{AXES[axis]}", dt.i32)
+        name = "clusterid" if self.num_blocks > 1 else "ctaid"
+        return self.call(f"{SREG}.{name}.{AXES[axis]}", dt.i32)
 
     def num_programs(self, axis: int) -> V:
-        return self.call(f"{SREG}.nctaid.{AXES[axis]}", dt.i32)
+        name = "nclusterid" if self.num_blocks > 1 else "nctaid"
+        return self.call(f"{SREG}.{name}.{AXES[axis]}", dt.i32)
 
     def divide(self, x: V, y: V) -> V:
         if x.dtype.bits == 64:
@@ -118,14 +128,14 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     def add_index(self, x: V, y: V) -> V:
         return self.emit(f"add nuw nsw {self.typed(x)}, {y.text}", x.dtype)
 
-    def thread_bits(self, lane: Sequence[tuple[int, int]], warp: Sequence[tuple[int, int]], dtype: Dtype) -> V:
+    def thread_bits(self, lane: Bits, warp: Bits, block: Bits, dtype: Dtype) -> V:
         with self.in_prologue():
-            return self._thread_bits(tuple(lane), tuple(warp), dtype)
+            return self._thread_bits(tuple(lane), tuple(warp), tuple(block), dtype)
 
     @functools.cache  # noqa: B019
-    def _thread_bits(self, lane: tuple[tuple[int, int], ...], warp: tuple[tuple[int, int], ...], dtype: Dtype) -> V:
+    def _thread_bits(self, lane: FixedBits, warp: FixedBits, block: FixedBits, dtype: Dtype) -> V:
         result, used = self.constant(dt.i32, 0), 0
-        for index, bits in ((self.lane, lane), (self.warp, warp)):
+        for index, bits in ((self.lane, lane), (self.warp, warp), (self.rank, block)):
             for mask, shift, covers in _runs(bits):
                 part = self._shifted(index, mask, shift)
                 if used == 0:
@@ -137,19 +147,18 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return self.cast(result, dtype) if dtype != dt.i32 else result
 
     def _shifted(self, index: V, mask: int, shift: int) -> V:
-        whole = 31 if index is self.lane else self.num_warps - 1
+        whole = {self.lane: 31, self.warp: self.num_warps - 1, self.rank: self.num_blocks - 1}[index]
         part = index if mask == whole else self.emit(f"and {self.typed(index)}, {mask}", dt.i32)
         if shift == 0:
             return part
         word = f"shl nuw nsw {self.typed(part)}, {shift}" if shift > 0 else f"lshr {self.typed(part)}, {-shift}"
         return self.emit(word, dt.i32)
 
-    def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int]) -> V:
+    def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int], block_bits: Sequence[int]) -> V:
+        parts = ((lane_bits, 0), (warp_bits, 5), (block_bits, 10))
+        lane, warp, block = (tuple((i, 1 << (i + shift)) for i in bits) for bits, shift in parts)
         with self.in_prologue():
-            index = self._thread_bits(
-                tuple((i, 1 << i) for i in lane_bits), tuple((i, 32 << i) for i in warp_bits), dt.i32
-            )
-            return self.compare("==", index, self.constant(dt.i32, 0))
+            return self.compare("==", self._thread_bits(lane, warp, block, dt.i32), self.constant(dt.i32, 0))
 
     def shuffle_xor(self, x: V, mask: int) -> V:
         bits = 8 if x.dtype == dt.bool_ else x.dtype.bits
@@ -190,13 +199,26 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.shared_bytes = start + elements * dtype.itemsize
         return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {start})", Pointer(dtype))
 
-    def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
-        element = "i8" if dtype.bits == 8 else self.element_type(dtype)
+    def _shared_place(self, memory: V, index: V, dtype: Dtype) -> str:
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
-        return f"ptr addrspace(3) {self.emit(f'getelementptr {element}, {place}', dtype).text}"
+        return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
     def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
         return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
+
+    def shared_load_of(self, block: int, memory: V, index: V, dtype: Dtype) -> V:
+        kept, place = dt.u8 if dtype == dt.bool_ else dtype, self._shared_place(memory, index, dtype)
+        self.declarations.add("declare ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster(ptr addrspace(3), i32)")
+        call = f"call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster({place}, i32 {block})"
+        there = f"ptr addrspace(7) {self.emit(call, Pointer(dtype)).text}, align {dtype.itemsize}"
+        return self.cast(self.emit(f"load {self.element_type(kept)}, {there}", kept), dtype)
+
+    def cluster_barrier(self) -> None:
+        """Every block of the cluster arrives (which releases) and waits (which acquires)."""
+        self.uses_cluster = True
+        for step in ("arrive", "wait"):
+            self.declarations.add(f"declare void @llvm.nvvm.barrier.cluster.{step}.aligned()")
+            self.say(f"call void @llvm.nvvm.barrier.cluster.{step}.aligned()")
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         assert isinstance(x.dtype, Dtype)
@@ -208,19 +230,6 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
-
-    def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
-        kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
-        value = self._pack(kept) if len(kept) > 1 else kept[0]
-        size = len(kept) * value.dtype.bits // 8
-        self.say(f"store {self.typed(value)}, {self._shared_place(memory, index, kept[0].dtype)}, align {size}")
-
-    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
-        kept, lanes = dt.u8 if dtype == dt.bool_ else dtype, width if width > 1 else 0
-        place = f"{self._shared_place(memory, index, kept)}, align {width * dtype.itemsize}"
-        value = self.emit(f"load volatile {self.type_of(kept, lanes)}, {place}", kept, lanes)
-        elements = [self._element(value, i) for i in range(width)] if lanes else [value]
-        return [self.cast(x, dtype) for x in elements]
 
     # -- global memory
 

@@ -15,6 +15,8 @@ from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, own
 from gristmill.compiler.machine import Machine, V
 from gristmill.dtypes import Dtype
 
+Bits = Sequence[tuple[int, int]]
+
 
 @dataclass(eq=False)
 class Held:
@@ -24,35 +26,22 @@ class Held:
     registers: list[V]
 
 
-@dataclass(eq=False)
-class InShared:
-    """A tile in shared memory, each thread's registers in slots of its own."""
-
-    layout: Layout
-    memory: V
-    dtype: Dtype
-
-    @property
-    def width(self) -> int:
-        """Registers that one access of 16 bytes takes."""
-        return min(self.layout.registers, 16 // self.dtype.itemsize)
-
-
 class ThreadMachine(Machine):
     """Composes tile methods from words on threads; subclasses supply the words."""
 
     layouts: dict[Value, Layout]
     num_warps: int
+    num_blocks: int
     loop_depth: int
 
     # -- words
 
     @abstractmethod
-    def thread_bits(self, lane: Sequence[tuple[int, int]], warp: Sequence[tuple[int, int]], dtype: Dtype) -> V:
-        """XOR over (bit, number) of `number` where that bit of the lane's or warp's index is set."""
+    def thread_bits(self, lane: Bits, warp: Bits, block: Bits, dtype: Dtype) -> V:
+        """XOR over (bit, number) of `number` where that bit of the lane's, warp's or block's index is set."""
 
     @abstractmethod
-    def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int]) -> V:
+    def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int], block_bits: Sequence[int]) -> V:
         """Whether all these bits of the thread's index are 0."""
 
     @abstractmethod
@@ -60,6 +49,14 @@ class ThreadMachine(Machine):
 
     @abstractmethod
     def barrier(self) -> None: ...
+
+    @abstractmethod
+    def cluster_barrier(self) -> None:
+        """Wait for all blocks of the cluster, and see what they wrote to shared memory."""
+
+    @abstractmethod
+    def shared_load_of(self, block: int, memory: V, index: V, dtype: Dtype) -> V:
+        """Read another block's shared memory, at the place that `memory` has there."""
 
     @abstractmethod
     def shared(self, dtype: Dtype, elements: int) -> V:
@@ -70,14 +67,6 @@ class ThreadMachine(Machine):
 
     @abstractmethod
     def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
-
-    @abstractmethod
-    def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
-        """Write consecutive elements; `index` is a multiple of their number."""
-
-    @abstractmethod
-    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
-        """Read them back; never folded into an earlier read, so that registers are free in between."""
 
     @abstractmethod
     def wide_load(
@@ -115,7 +104,7 @@ class ThreadMachine(Machine):
         assert isinstance(dtype, Dtype)
         thread = self._thread_coordinate(layout, axis, dtype)
         used = 0
-        for basis in layout.lane + layout.warp:
+        for basis in layout.lane + layout.warp + layout.block:
             used |= basis[axis]
         registers: dict[int, V] = {}
         for r in range(layout.registers):
@@ -127,9 +116,9 @@ class ThreadMachine(Machine):
         )
 
     def _thread_coordinate(self, layout: Layout, axis: int, dtype: Dtype) -> V:
-        lane = [(i, b[axis]) for i, b in enumerate(layout.lane) if b[axis]]
-        warp = [(i, b[axis]) for i, b in enumerate(layout.warp) if b[axis]]
-        return self.thread_bits(lane, warp, dtype)
+        parts = (layout.lane, layout.warp, layout.block)
+        lane, warp, block = ([(i, b[axis]) for i, b in enumerate(part) if b[axis]] for part in parts)
+        return self.thread_bits(lane, warp, block, dtype)
 
     def _combine_index(self, thread: V, own: int, used: int) -> V:
         if own == 0:
@@ -183,7 +172,7 @@ class ThreadMachine(Machine):
 
     def store(self, op: Op, pointers: V | Held, value: V | Held, mask: V | Held | None) -> None:
         if not isinstance(pointers, Held):
-            owner = self._owner(range(5), range(self.num_warps.bit_length() - 1))
+            owner = self._owner(range(5), self.warp_bits, range(self.num_blocks.bit_length() - 1))
             guards = [g for g in (owner, mask) if isinstance(g, V)]
             return self.wide_store(pointers, [value], self._all(guards), op.attributes)  # type: ignore[list-item]
         width, layout = _width(op, pointers.layout), pointers.layout
@@ -194,8 +183,12 @@ class ThreadMachine(Machine):
             elements = value.registers[r : r + width]
             self.wide_store(pointers.registers[r], elements, self._all(guards), op.attributes)
 
-    def _owner(self, lanes: Sequence[int], warps: Sequence[int]) -> V | None:
-        return self.is_thread(lanes, warps) if lanes or warps else None
+    def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
+        return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None
+
+    @property
+    def warp_bits(self) -> range:
+        return range(self.num_warps.bit_length() - 1)
 
     def _all(self, guards: Sequence[V]) -> V | None:
         result: V | None = None
@@ -203,46 +196,21 @@ class ThreadMachine(Machine):
             result = guard if result is None else self.bit_and(result, guard)
         return result
 
-    # -- a tile of one's own in shared memory
-
-    def hold(self, tile: V | Held) -> InShared:
-        """Copy each thread's registers to shared memory, where only the same thread reads them: no barrier."""
-        assert isinstance(tile, Held)
-        dtype = tile.registers[0].dtype
-        assert isinstance(dtype, Dtype)
-        kept = InShared(tile.layout, self.shared(dtype, tile.layout.registers * 32 * self.num_warps), dtype)
-        width = kept.width
-        for r in range(0, tile.layout.registers, width):
-            self.shared_store_wide(kept.memory, self._slot(kept, r), tile.registers[r : r + width])
-        return kept
-
-    def held(self, kept: InShared) -> Held:
-        """Read a held tile back."""
-        registers: list[V] = []
-        for r in range(0, kept.layout.registers, kept.width):
-            registers += self.shared_load_wide(kept.memory, self._slot(kept, r), kept.dtype, kept.width)
-        return Held(kept.layout, registers)
-
-    def _slot(self, kept: InShared, register: int) -> V:
-        """Groups of `width` registers, thread by thread: neighbouring threads' groups are neighbours."""
-        lane = [(i, kept.width << i) for i in range(5)]
-        warp = [(i, kept.width << (5 + i)) for i in range(self.num_warps.bit_length() - 1)]
-        own = self.thread_bits(lane, warp, dt.i32)
-        return self.add_index(own, self.constant(dt.i32, register * 32 * self.num_warps)) if register else own
-
     # -- across threads
 
     def reduce(self, op: Op, tile: V | Held, axis: int, combine_two: Callable[[V, V], V], identity: object) -> V | Held:
         assert isinstance(tile, Held)
         layout = tile.layout
         groups = _fold_registers(layout, tile.registers, axis, combine_two)
-        _, lane_bits, warp_bits = layout.split(axis)
+        _, lane_bits, warp_bits, block_bits = layout.split(axis)
         for key, x in groups.items():
             for bit in lane_bits:
                 x = combine_two(x, self.shuffle_xor(x, 1 << bit))
             groups[key] = x
         if warp_bits:
             groups = self._reduce_warps(layout, axis, groups, warp_bits, combine_two)
+        if block_bits:
+            groups = self._reduce_blocks(layout, groups, block_bits, combine_two)
         result = op.results[0]
         if result.type.is_scalar:
             return groups[()]
@@ -260,14 +228,14 @@ class ThreadMachine(Machine):
     ) -> dict[Coordinates, V]:
         """Exchange one value a warp (and lane that holds another one) through shared memory."""
         lanes = [i for i, b in enumerate(layout.lane) if not b[axis] and any(b)]
-        all_warps = range(self.num_warps.bit_length() - 1)
+        all_warps = self.warp_bits
         dtype = next(iter(groups.values())).dtype
         assert isinstance(dtype, Dtype)
         span = len(groups) << len(lanes)
         memory = self.shared(dtype, span * self.num_warps)
         lane_index = [(bit, self.num_warps * len(groups) << i) for i, bit in enumerate(lanes)]
-        own = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps], dt.i32)
-        base = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps if i not in warp_bits], dt.i32)
+        own = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps], (), dt.i32)
+        base = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps if i not in warp_bits], (), dt.i32)
         if self.loop_depth:
             self.barrier()
         for g, x in enumerate(groups.values()):
@@ -281,6 +249,25 @@ class ThreadMachine(Machine):
             for g, key in enumerate(groups)
         }
 
+    def _reduce_blocks(
+        self, layout: Layout, groups: dict[Coordinates, V], block_bits: list[int], combine_two: Callable[[V, V], V]
+    ) -> dict[Coordinates, V]:
+        """Exchange what each block has: all threads of a block have it where nothing but registers is left."""
+        assert len(layout.shape) == 1, "a cluster reduces only tiles of one axis"
+        dtype = next(iter(groups.values())).dtype
+        assert isinstance(dtype, Dtype)
+        memory = self.shared(dtype, len(groups))
+        if self.loop_depth:
+            self.cluster_barrier()
+        for g, x in enumerate(groups.values()):
+            self.shared_store(memory, self.constant(dt.i32, g), x)
+        self.cluster_barrier()
+        blocks = range(1 << len(block_bits))
+        return {
+            key: _fold([self.shared_load_of(b, memory, self.constant(dt.i32, g), dtype) for b in blocks], combine_two)
+            for g, key in enumerate(groups)
+        }
+
     def _shared_at(self, memory: V, base: V, shift: int, dtype: Dtype) -> V:
         return self.shared_load(memory, self.add_index(base, self.constant(dt.i32, shift)), dtype)
 
@@ -288,6 +275,7 @@ class ThreadMachine(Machine):
         """Bring a tile to the layout of `result`: by renaming registers, or through shared memory."""
         assert isinstance(tile, Held)
         source, target = tile.layout, self.layouts[result]
+        assert source.block == target.block, "a relayout stays within its block"
         if (source.lane, source.warp) == (target.lane, target.warp):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
@@ -304,7 +292,7 @@ class ThreadMachine(Machine):
     def _positions(self, layout: Layout) -> list[tuple[int, V]]:
         flat = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.lane) if any(b)]
         warp = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.warp) if any(b)]
-        thread, used = self.thread_bits(flat, warp, dt.i32), 0
+        thread, used = self.thread_bits(flat, warp, (), dt.i32), 0
         for _, number in flat + warp:
             used |= number
         own = {r: flatten(combine(layout.reg, r, len(layout.shape)), layout.shape) for r in _first_registers(layout, 1)}

@@ -19,11 +19,15 @@ from gristmill.compiler.interpreter import run_kernel
 from gristmill.declare import Kernel, load_kernels
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.language.index import dt_numpy
+from host import levels, run_on_host
 
 Run = Callable[..., Any]
 
-RUNNERS: dict[str, Run] = {"interpreter": run_kernel}
-on_each_machine = pytest.mark.parametrize("run", RUNNERS.values(), ids=RUNNERS)
+RUNNERS: dict[str, Run] = {"interpreter": run_kernel, "host": run_on_host}
+needs_host = pytest.mark.skipif(not levels(), reason="needs a C compiler, and a processor that there is a target for")
+on_each_machine = pytest.mark.parametrize(
+    "run", [pytest.param(run, id=name, marks=needs_host if name == "host" else ()) for name, run in RUNNERS.items()]
+)
 """Gives a test `run(kernel, specialisation | None, *arrays, grid=None, **named)`, which changes arrays in place."""
 
 KERNELS_DIR = Path(__file__).parent.parent / "kernels"

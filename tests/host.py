@@ -1,0 +1,174 @@
+"""Runs kernels as machine code of this processor: compiled, linked by the C compiler, called through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import math
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from gristmill.compiler import emit
+from gristmill.compiler.compile import Lowered, generate, lower_variant
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
+from gristmill.compiler.targets import TARGETS, Target
+from gristmill.declare import Kernel
+from gristmill.dtypes import Dtype
+from gristmill.language.index import dt_numpy
+from gristmill.specialise import VARIANTS, Specialisation, Variant
+
+CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+NEEDS = {
+    "x86-64-v2": {"sse4.2", "ssse3", "popcnt"},
+    "x86-64-v3": {"avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe"},
+    "x86-64-v4": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"},
+}
+
+Entry = Callable[[bytes, Any, int, int], None]
+_folder: Path | None = None
+
+
+def keep_in(folder: Path) -> None:
+    """Keep linked code in `folder` from one run to the next, by content."""
+    global _folder
+    _folder = folder
+
+
+@cache
+def levels() -> tuple[str, ...]:
+    """Return the host targets whose code this processor runs, the best one last; none without a C compiler."""
+    if not CC:
+        return ()
+    if platform.machine() == "aarch64":
+        return ("aarch64",)
+    has = {name for name, there in llvm.get_host_cpu_features().items() if there}
+    found = []
+    for level, needed in NEEDS.items():
+        if not needed <= has:
+            break
+        found.append(level)
+    return tuple(found)
+
+
+def runner(level: str) -> Callable[..., Specialisation]:
+    """Return what `run_kernel` of the interpreter is, on one host target."""
+    return partial(run_on_host, level=level)
+
+
+def run_on_host(
+    kernel: Kernel,
+    specialisation: Specialisation | None = None,
+    *arguments: Any,
+    grid: Sequence[int] | None = None,
+    variant: Variant | None = None,
+    level: str = "",
+    **named: Any,
+) -> Specialisation:
+    """Call a kernel as its dispatcher would, with machine code; arguments are those of the interpreter's `run_kernel`.
+
+    The aligned variant runs where the arrays allow it.
+    """
+    constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
+    values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
+    chosen = specialisation or _choose(kernel, values, constants)
+    sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
+    if all(size > 0 for size in sizes):
+        _check_dtypes(kernel, chosen, values)
+        target = TARGETS[level or levels()[-1]]
+        variant = variant or _fitting(kernel, chosen, values, target)
+        call(entry(kernel, chosen, variant, target)[0], pack(kernel, chosen, variant, values), sizes)
+    return chosen
+
+
+def call(function: Entry, block: bytes, grid: Sequence[int]) -> None:
+    """Run all programs of a grid."""
+    sizes = (*grid, 1, 1, 1)[:3]
+    function(block, (ctypes.c_int64 * 3)(*sizes), 0, math.prod(sizes))
+
+
+def pack(kernel: Kernel, specialisation: Specialisation, variant: Variant, values: Mapping[str, Any]) -> bytes:
+    """Lay out parameters as the driver reads them: each aligned to its own size."""
+    block = b""
+    for parameter in kernel.parameters:
+        value = values[parameter.name]
+        if parameter.kind == "pointer":
+            field = np.uint64(value.ctypes.data).tobytes()
+        elif parameter.kind == "scalar":
+            field = np.asarray(value).astype(dt_numpy(_dtype(parameter.dtype, specialisation))).tobytes()
+        else:
+            field = int(value).to_bytes(variant.index_bits // 8, "little", signed=True)
+        block += bytes(-len(block) % len(field)) + field
+    return block
+
+
+def _dtype(dtype: Any, specialisation: Specialisation) -> Dtype:
+    return dtype if isinstance(dtype, Dtype) else dict(specialisation.dtypes)[dtype.name]
+
+
+def _check_dtypes(kernel: Kernel, specialisation: Specialisation, values: Mapping[str, Any]) -> None:
+    for p in kernel.parameters:
+        if p.kind == "pointer":
+            wanted = dt_numpy(_dtype(p.dtype, specialisation))
+            assert values[p.name].dtype == wanted, f"`{p.name}` has dtype {values[p.name].dtype}, not {wanted}"
+
+
+def _fitting(kernel: Kernel, specialisation: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
+    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
+    general = _variant(kernel, values)
+    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
+    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
+        return general
+    promised = entry(kernel, specialisation, VARIANTS[0], target)[1]
+    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general
+
+
+@cache
+def entry(
+    kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target
+) -> tuple[Entry, dict[str, int]]:
+    """Return the compiled function and the divisibility that it needs of index parameters."""
+    lowered = lower_variant(kernel, specialisation, variant, target, lambda stage, thing: None)
+    function = ctypes.CDLL(str(_library(lowered, target)))[lowered.symbol]
+    function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
+    function.restype = None
+    return function, lowered.divisibility
+
+
+def _library(lowered: Lowered, target: Target) -> Path:
+    """Return the file of the linked code: the LLVM IR and what compiles it decide its name."""
+    contents = (lowered.text, target.name, llvmlite.__version__, Path(emit.__file__).read_text())
+    digest = hashlib.sha256("\0".join(contents).encode()).hexdigest()[:24]
+    library = _cache_folder() / f"{digest}.so"
+    if not library.exists():
+        _link(generate(lowered, target, lambda stage, thing: None).code, library)
+    return library
+
+
+def _link(code: bytes, library: Path) -> None:
+    part = library.with_suffix(f".{os.getpid()}")
+    Path(f"{part}.o").write_bytes(code)
+    subprocess.run([str(CC), "-shared", "-nostartfiles", "-o", str(part), f"{part}.o", "-lm"], check=True)
+    Path(f"{part}.o").unlink()
+    part.rename(library)
+
+
+def _cache_folder() -> Path:
+    folder = _folder or _scratch()
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@cache
+def _scratch() -> Path:
+    return Path(tempfile.mkdtemp(prefix="gristmill-host-"))

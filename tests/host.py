@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib.util
 import math
 import os
 import platform
@@ -15,12 +16,8 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import llvmlite
-import llvmlite.binding as llvm
 import numpy as np
 
-from gristmill.compiler import emit
-from gristmill.compiler.compile import Lowered, generate, lower_variant
 from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
@@ -47,9 +44,11 @@ def keep_in(folder: Path) -> None:
 
 @cache
 def levels() -> tuple[str, ...]:
-    """Return the host targets whose code this processor runs, the best one last; none without a C compiler."""
-    if not CC:
+    """Return the host targets whose code this processor runs, the best one last; none without LLVM and a C compiler."""
+    if not CC or not importlib.util.find_spec("llvmlite"):
         return ()
+    import llvmlite.binding as llvm
+
     if platform.machine() == "aarch64":
         return ("aarch64",)
     has = {name for name, there in llvm.get_host_cpu_features().items() if there}
@@ -138,6 +137,8 @@ def entry(
     kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target
 ) -> tuple[Entry, dict[str, int]]:
     """Return the compiled function and the divisibility that it needs of index parameters."""
+    from gristmill.compiler.compile import lower_variant
+
     lowered = lower_variant(kernel, specialisation, variant, target, lambda stage, thing: None)
     function = ctypes.CDLL(str(_library(lowered, target)))[lowered.symbol]
     function.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64]
@@ -145,8 +146,13 @@ def entry(
     return function, lowered.divisibility
 
 
-def _library(lowered: Lowered, target: Target) -> Path:
+def _library(lowered: Any, target: Target) -> Path:
     """Return the file of the linked code: the LLVM IR and what compiles it decide its name."""
+    import llvmlite
+
+    from gristmill.compiler import emit
+    from gristmill.compiler.compile import generate
+
     contents = (lowered.text, target.name, llvmlite.__version__, Path(emit.__file__).read_text())
     digest = hashlib.sha256("\0".join(contents).encode()).hexdigest()[:24]
     library = _cache_folder() / f"{digest}.so"

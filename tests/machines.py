@@ -24,7 +24,9 @@ from host import levels, run_on_host
 Run = Callable[..., Any]
 
 RUNNERS: dict[str, Run] = {"interpreter": run_kernel, "host": run_on_host}
-needs_host = pytest.mark.skipif(not levels(), reason="needs a C compiler, and a processor that there is a target for")
+needs_host = pytest.mark.skipif(
+    not levels(), reason="needs LLVM, a C compiler and a processor that there is a target for"
+)
 on_each_machine = pytest.mark.parametrize(
     "run", [pytest.param(run, id=name, marks=needs_host if name == "host" else ()) for name, run in RUNNERS.items()]
 )

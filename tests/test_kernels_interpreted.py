@@ -1,4 +1,4 @@
-"""Every kernel of the repository, in every dtype, against its reference: by the interpreter."""
+"""Every kernel of the repository, in every dtype, against its reference: interpreted and as machine code."""
 
 from __future__ import annotations
 

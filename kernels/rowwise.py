@@ -14,14 +14,16 @@ CONFIGS = [
     gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16),
     gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16),
     gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8),
-    gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=16),
+    gm.Config(BLOCK=65536, TILE=32768, ONE_PASS=False, num_warps=8),
     gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
 ]
 
 
-def in_use(D, BLOCK):
-    """f64 has fewer configurations: its rows are as many bytes longer, and as much rarer."""
-    return D.itemsize < 8 or BLOCK in (256, 4096, 16384)
+def in_use(D, BLOCK, ONE_PASS):
+    """f64 has fewer configurations, and shorter tiles."""
+    if D.itemsize == 8:
+        return BLOCK in (256, 4096, 16384)
+    return ONE_PASS or BLOCK == 65536
 
 
 def rows(n, n_cols):

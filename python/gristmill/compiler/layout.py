@@ -1,7 +1,7 @@
 """Linear layouts: which register of which lane of which warp holds which element of a tile.
 
-A layout is a map, linear over bits, from (register, lane, warp, block of the cluster) to coordinates: one basis vector a
-bit, and the coordinates of an index are the XOR of the bases of its set bits (arXiv 2505.23819). A zero basis is
+A layout is a map, linear over bits, from (register, lane, warp, block of the cluster) to coordinates: one basis vector
+a bit, and the coordinates of an index are the XOR of the bases of its set bits (arXiv 2505.23819). A zero basis is
 replication.
 """
 

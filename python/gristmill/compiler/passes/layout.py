@@ -54,9 +54,9 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
         source, result = op.operands[0].type.shape, op.results[0].type.shape
         forward = op.row.result_layout or op.row.forward_layout
         if forward and result == shape and source in natural:
-            return forward(op, natural[source])  # type: ignore[no-any-return]
+            return forward(op, natural[source])
         if op.row.operand_layout and source == shape and result in natural:
-            return op.row.operand_layout(op, natural[result])  # type: ignore[no-any-return]
+            return op.row.operand_layout(op, natural[result])
     return None
 
 

@@ -7,7 +7,7 @@ clusters, a block gets more warps instead.
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import For, Function, Op, While, walk
+from gristmill.compiler.ir import Function, Op, walk
 
 ELEMENTS_OF_THREAD = 32
 MAX_BLOCKS = 8  # more need a launch attribute
@@ -31,7 +31,6 @@ def _largest(function: Function) -> int:
 
 
 def _is_flat(function: Function) -> bool:
-    """Whether all tiles have one axis, and nothing is reduced that not all blocks reach together."""
-    values = [v for s in walk(function.body) for v in s.results]
-    has_loops = any(isinstance(s, (For, While)) for s in walk(function.body))
-    return not has_loops and all(len(v.type.shape) <= 1 for v in values)
+    """Whether all tiles that memory decides the layout of have one axis, along which blocks may lie."""
+    ops = [s for s in walk(function.body) if isinstance(s, Op) and "width" in s.attributes]
+    return all(len(op.operands[0].type.shape) <= 1 for op in ops)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import host
 import pytest
+
+import host
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -102,11 +102,17 @@ void run_on_host(const EntryPlace& place, const Bound& bound, const Plan& plan) 
     run_large(work, done);
 }
 
+void add_geometry(const Geometry& geometry, nb::dict& told) {
+    told["threads"] = geometry.threads;
+    told["shared_bytes"] = geometry.shared_bytes;
+    if (geometry.ctas > 1) told["cluster"] = geometry.ctas;
+}
+
 void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan) {
-    check_launch_limits(place.kernel, plan, place.entry().threads);
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
     const cuda::Stream stream = bound.stream();
     const cuda::LoadedKernel kernel = ready_kernel(place, device);
+    check_launch_limits(place.kernel, plan, *kernel.geometry);
     const nb::gil_scoped_release released;
     for (const ArrayArgument& array : bound.arrays())
         if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
@@ -159,9 +165,9 @@ nb::dict explain_call(const Callable& callable, PyObject* positional, PyObject* 
         return result;
     }
     const cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
-    result["image"] =
-        describe_image(tables.images[image_for(place, device.facts(), device.api().resolver.driver_version())]);
-    result["threads"] = place.entry().threads;
+    const std::uint16_t image = image_for(place, device.facts(), device.api().resolver.driver_version());
+    result["image"] = describe_image(tables.images[image]);
+    add_geometry(place.geometry(image), result);
     return result;
 }
 

@@ -12,7 +12,7 @@ namespace gristmill {
 // `grid` replaces the kernel's own; null or None: none. Hold the GIL.
 void call(const Callable& callable, PyObject* positional, PyObject* keywords, PyObject* grid = nullptr);
 
-// What `call` would run, without running it: specialisation, variant, device, image, grid, threads.
+// What `call` would run, without running it: specialisation, variant, device, grid, image and its geometry.
 nanobind::dict explain_call(const Callable& callable, PyObject* positional, PyObject* keywords);
 
 // The device, made if need be with the GIL released.

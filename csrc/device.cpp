@@ -52,10 +52,10 @@ DeviceFacts device_facts(const Api& api, int ordinal) {
 
 void allow_shared_memory(const Api& api, LoadedKernel kernel, int ordinal) {
     constexpr unsigned always_allowed = 48 * 1024;
-    if (kernel.shared_bytes <= always_allowed) return;
+    if (kernel.geometry->shared_bytes <= always_allowed) return;
     DeviceId device = 0;
     check(api, api.cuDeviceGet(&device, ordinal), concat("finding cuda:", ordinal));
-    const int bytes = static_cast<int>(kernel.shared_bytes);
+    const int bytes = static_cast<int>(kernel.geometry->shared_bytes);
     check(api, api.cuKernelSetAttribute(kernel_attribute_dynamic_shared_bytes, bytes, kernel.handle, device),
           concat("allowing blocks ", bytes, " bytes of shared memory"));
 }
@@ -65,7 +65,7 @@ GpuDevice::GpuDevice(const Api& api, int ordinal, std::size_t entry_count)
       ordinal_(ordinal),
       facts_(device_facts(api, ordinal)),
       kernels_(std::make_unique<std::atomic<Kernel>[]>(entry_count)),
-      shared_bytes_(std::make_unique<unsigned[]>(entry_count)) {
+      geometry_(std::make_unique<const Geometry*[]>(entry_count)) {
     retain_again();
 }
 

@@ -9,6 +9,10 @@
 
 #include "driver.hpp"
 
+namespace gristmill {
+struct Geometry;
+}
+
 namespace gristmill::cuda {
 
 struct Capability {
@@ -26,10 +30,10 @@ struct DeviceFacts {
 int device_count(const Api& api);
 DeviceFacts device_facts(const Api& api, int ordinal);
 
-// A kernel's handle, and the dynamic shared memory that its blocks are launched with.
+// A kernel's handle, and how the code behind it is launched.
 struct LoadedKernel {
     Kernel handle;
-    unsigned shared_bytes;
+    const Geometry* geometry;
 };
 
 // Lets blocks have more than the 48 KB of shared memory that every kernel may use unasked.
@@ -47,10 +51,10 @@ public:
     // By entry; the handle is null until loaded.
     LoadedKernel kernel(std::size_t entry) const {
         const Kernel handle = kernels_[entry].load(std::memory_order_acquire);
-        return {handle, handle ? shared_bytes_[entry] : 0};
+        return {handle, handle ? geometry_[entry] : nullptr};
     }
     void keep_kernel(std::size_t entry, LoadedKernel kernel) {
-        shared_bytes_[entry] = kernel.shared_bytes;
+        geometry_[entry] = kernel.geometry;
         kernels_[entry].store(kernel.handle, std::memory_order_release);
     }
 
@@ -60,7 +64,7 @@ private:
     DeviceFacts facts_;
     std::atomic<Context> context_{nullptr};
     std::unique_ptr<std::atomic<Kernel>[]> kernels_;
-    std::unique_ptr<unsigned[]> shared_bytes_;
+    std::unique_ptr<const Geometry*[]> geometry_;
 };
 
 // The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while

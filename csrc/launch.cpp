@@ -18,9 +18,11 @@ bool is_synchronous() {
     return is_set;
 }
 
-cuda::LaunchConfig config_of(const Plan& plan, unsigned threads, unsigned shared_bytes, cuda::Stream stream) {
+// The code itself says that it wants clusters: the launch needs no attribute.
+cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry, cuda::Stream stream) {
     const auto size = [&](std::size_t axis) { return static_cast<unsigned>(plan.grid[axis]); };
-    return {{size(0), size(1), size(2)}, {threads, 1, 1}, shared_bytes, stream, nullptr, 0};
+    return {{size(0) * geometry.ctas, size(1), size(2)}, {geometry.threads, 1, 1}, geometry.shared_bytes, stream,
+            nullptr, 0};
 }
 
 cuda::Result launch_once(const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
@@ -40,13 +42,16 @@ void synchronise(const EntryPlace& place, cuda::GpuDevice& device, cuda::Stream 
 
 }  // namespace
 
-void check_launch_limits(const Kernel& kernel, const Plan& plan, unsigned threads) {
-    for (std::size_t axis = 0; axis < 3; ++axis)
-        if (plan.grid[axis] > most_blocks[axis])
+void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry& geometry) {
+    const unsigned threads = geometry.threads;
+    for (std::size_t axis = 0; axis < 3; ++axis) {
+        const std::int64_t most_programs = most_blocks[axis] / (axis == 0 ? geometry.ctas : 1);
+        if (plan.grid[axis] > most_programs)
             throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": the grid is too large along axis ", axis),
                                              .found = concat(plan.grid[axis], " programs"),
-                                             .supported = concat("up to ", most_blocks[axis], " on CUDA"),
+                                             .supported = concat("up to ", most_programs, " on CUDA"),
                                              .fix = "use a larger block, or put the longest axis first in `grid`"});
+    }
     if (threads > most_threads || threads == 0)
         throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": ", plan.specialisation->id, " wants ", threads,
                                                         " threads for a block"),
@@ -56,7 +61,7 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, unsigned thread
 
 void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::LoadedKernel kernel,
             cuda::Stream stream) {
-    const cuda::LaunchConfig config = config_of(plan, place.entry().threads, kernel.shared_bytes, stream);
+    const cuda::LaunchConfig config = config_of(plan, *kernel.geometry, stream);
     cuda::Result code = launch_once(plan, device, kernel.handle, config);
     if (code == cuda::context_is_destroyed) {  // somebody reset the device: the kernel's handle outlives that
         device.retain_again();

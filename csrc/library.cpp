@@ -63,8 +63,7 @@ cuda::LoadedKernel load_kernel(const EntryPlace& place, std::uint16_t image, con
     const cuda::Library library = load_library(api, image, place, bytes);
     const cuda::Result code = api.cuLibraryGetKernel(&kernel, library, place.entry().symbol);
     if (code != cuda::success) fail_load(api, code, place, tables.images[image], bytes);
-    const auto shared = place.entry().shared_bytes;
-    const cuda::LoadedKernel loaded{kernel, shared.empty() ? 0 : shared[tables.images[image].source]};
+    const cuda::LoadedKernel loaded{kernel, &place.geometry(image)};
     cuda::allow_shared_memory(api, loaded, device.ordinal());
     device.keep_kernel(place.index(), loaded);
     return loaded;

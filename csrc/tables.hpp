@@ -38,13 +38,19 @@ struct ConstantValue {
 
 using HostFunction = void (*)(const void* parameters, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 
+// How the code made for one CUDA target is launched. The blocks of a cluster run one program together.
+struct Geometry {
+    std::uint32_t threads;       // of a block
+    std::uint32_t shared_bytes;  // dynamic shared memory of a block
+    std::uint32_t ctas;          // blocks of a cluster, along x; 1: no cluster
+};
+
 // The code for one specialisation under one set of promises: images are found by symbol.
 struct Entry {
     const char* symbol;
-    std::uint32_t threads;                 // of a block
-    std::span<const std::uint32_t> shared_bytes;  // dynamic shared memory of a block, by Image::source; empty: none
-    std::span<const HostFunction> host;    // by index of HostLevel in Tables::host_levels; empty: no CPU code
-    std::span<const std::uint16_t> ptx;    // indices into Tables::images
+    std::span<const Geometry> geometry;  // by Image::source; empty: no CUDA code
+    std::span<const HostFunction> host;  // by index of HostLevel in Tables::host_levels; empty: no CPU code
+    std::span<const std::uint16_t> ptx;  // indices into Tables::images
 };
 
 // Order of Specialisation::entries.

@@ -64,7 +64,8 @@ def cuda_artifact(specialisation, variant, target, body):
     symbol = specialisation.symbol(variant)
     version = 80 if target == "sm_90a" else 70
     code = PTX.format(version=version / 10, target=target, symbol=symbol, body=body).encode()
-    return artifact(symbol, code, divisibility={"n": 4} if variant.is_aligned else {}, ptx_version=version)
+    divisibility = {"n": 4} if variant.is_aligned else {}
+    return artifact(symbol, code, divisibility, ptx_version=version, ctas=2 if target == "sm_90a" else 1)
 
 
 def host_artifact(specialisation, variant, target):
@@ -72,12 +73,13 @@ def host_artifact(specialisation, variant, target):
     return artifact(symbol, host_object(symbol))
 
 
-def artifact(symbol, code, divisibility=None, ptx_version=None):
+def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1):
     return SimpleNamespace(
         symbol=symbol,
         code=code,
         threads=128,
         shared_bytes=16,
+        ctas=ctas,
         written=("y",),
         read=("x",),
         divisibility=divisibility or {},

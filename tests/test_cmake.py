@@ -51,6 +51,7 @@ def configure(folder: Path, call: str, *, python: str = "", version: str = "", r
     (folder / "k.py").write_text(KERNEL)
     command = [CMAKE, "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={NINJA}", "-S", folder, "-B", folder / "build"]
     command += [f"-Dgristmill_ROOT={root / 'cmake'}", f"-DPython_EXECUTABLE={sys.executable}"]
+    command += ["-DCMAKE_BUILD_TYPE=Release"]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     return " ".join((done.stdout + done.stderr).split())
 

@@ -92,7 +92,7 @@ def test_a_specialisation_is_paired_with_its_backward(read):
 
 @needs_compiler
 def test_entries_have_one_symbol_for_all_targets(read):
-    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) threads 128", read)
+    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1 128,16,2 host", read)
     assert entries == ["a32", "g32", "g64"]
 
 
@@ -100,7 +100,7 @@ def test_entries_have_one_symbol_for_all_targets(read):
 def test_each_entry_finds_its_ptx_in_the_blob(read, built):
     blob = (built / "images.bin").read_bytes()
     images = re.findall(r"image sm (\d+) version (\d+) at (\d+) size (\d+) from (\d+) of (\d+) sum (\d+)\n", read)
-    for symbol, *indices in re.findall(r"entry (\w+) threads 128 shared 16 host 2 ptx (\d+) (\d+)\n", read):
+    for symbol, *indices in re.findall(r"entry (\w+) geometry \S+ \S+ host 2 ptx (\d+) (\d+)\n", read):
         for index, expected in zip(indices, ((80, 70, "sm_80"), (90, 80, "sm_90a")), strict=True):
             sm, version, offset, size, start, raw_size, total = map(int, images[int(index)])
             packed = blob[offset : offset + size]
@@ -172,7 +172,7 @@ def test_variants_keep_a_symbol_each_where_only_one_target_merges_them():
     names = [specialisation.symbol(variant) for variant in VARIANTS]
 
     def rows(*symbols: str) -> list[Code]:
-        return [Code(s, f"entry {s}(.param {s}_0)".encode(), 32, 0, (), (), {}, 70) for s in symbols]
+        return [Code(s, f"entry {s}(.param {s}_0)".encode(), 32, 0, 1, (), (), {}, 70) for s in symbols]
 
     codes = {("k", "sm_80"): rows(names[1], names[1], names[2]), ("k", "sm_90a"): rows(*names)}
     unified = unify_symbols(codes, specialisation, ("sm_80", "sm_90a"))
@@ -182,7 +182,7 @@ def test_variants_keep_a_symbol_each_where_only_one_target_merges_them():
 
 
 def test_variants_merged_on_all_targets_stay_merged():
-    code = Code("k__g32", b"", 32, 0, (), (), {}, 70)
+    code = Code("k__g32", b"", 32, 0, 1, (), (), {}, 70)
     codes = {("k", target): [code] * 3 for target in ("sm_80", "sm_90a")}
     unified = unify_symbols(codes, Specialisation("k", (), ()), ("sm_80", "sm_90a"))
     assert all(found == [code] * 3 for found in unified.values())

@@ -8,7 +8,9 @@ using namespace gristmill;
 static int called = 0;
 
 static void print_entry(const Entry& entry) {
-    std::printf("entry %s threads %u shared %u host %zu ptx", entry.symbol, entry.threads, entry.shared_bytes.empty() ? 0 : entry.shared_bytes[0], entry.host.size());
+    std::printf("entry %s geometry", entry.symbol);
+    for (const auto& g : entry.geometry) std::printf(" %u,%u,%u", g.threads, g.shared_bytes, g.ctas);
+    std::printf(" host %zu ptx", entry.host.size());
     for (auto image : entry.ptx) std::printf(" %d", image);
     std::printf("\n");
     for (auto function : entry.host) {

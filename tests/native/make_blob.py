@@ -26,8 +26,9 @@ def content(kind: str, sm: int, suffix: str, ptx_version: int) -> bytes:
 
 def row(image: tuple[str, int, str, int], offset: int, size: int) -> str:
     kind, sm, suffix, ptx_version = image
-    letter = f"'{suffix}'" if suffix else "0"
-    return f"{{ImageKind::{kind}, {sm}, {letter}, {ptx_version}, 0, {offset}, {size}, 0, {len(content(*image))}}},\n"
+    letter, source = f"'{suffix}'" if suffix else "0", int(suffix == "a")
+    numbers = (sm, letter, ptx_version, source, offset, size, 0, len(content(*image)))
+    return f"{{ImageKind::{kind}, {', '.join(map(str, numbers))}}},\n"
 
 
 def main(folder: Path) -> None:

@@ -21,6 +21,11 @@ constexpr Image images[] = {
 constexpr std::uint16_t both_cubins[] = {0, 1}, both_ptx[] = {2, 3}, new_ptx[] = {4}, new_cubins[] = {5, 6},
                         old_ptx[] = {2};
 
+// By source: of all images but those for sm_90a, then of these.
+constexpr Geometry one_warp[] = {{32, 0, 1}, {32, 0, 1}}, four_warps[] = {{128, 0, 1}, {128, 0, 1}},
+                   eight_warps[] = {{256, 0, 1}, {256, 0, 1}}, much_shared[] = {{128, 0, 1}, {128, 65536, 1}},
+                   clusters[] = {{128, 0, 1}, {256, 1024, 2}};
+
 constexpr Value integer(std::int64_t value) { return {Value::Kind::integer, value, 0, nullptr}; }
 
 // Parameters: name, kind, dtype_var, dtype, tensor, axis, read, written, strided, default?, default, extent
@@ -55,7 +60,6 @@ constexpr Code scale_grids[] = {scale_grid};
 constexpr F scale_f32_32[] = {fixture::scale_f32_32}, scale_f32_64[] = {fixture::scale_f32_64},
             scale_f64_32[] = {fixture::scale_f64_32}, scale_f64_64[] = {fixture::scale_f64_64},
             scale_bf16_32[] = {fixture::scale_bf16_32}, scale_bf16_64[] = {fixture::scale_bf16_64};
-constexpr std::uint32_t much_shared[] = {65536};
 constexpr Specialisation scale_rows[] = {
     {"scale__f32__256",
      f32s,
@@ -63,9 +67,9 @@ constexpr Specialisation scale_rows[] = {
      4,
      0,
      {},
-     {{"scale__f32__256__a32", 128, {}, scale_f32_32, both_ptx},
-      {"scale__f32__256__g32", 128, {}, scale_f32_32, both_ptx},
-      {"scale__f32__256__g64", 128, {}, scale_f32_64, both_ptx}},
+     {{"scale__f32__256__a32", four_warps, scale_f32_32, both_ptx},
+      {"scale__f32__256__g32", four_warps, scale_f32_32, both_ptx},
+      {"scale__f32__256__g64", four_warps, scale_f32_64, both_ptx}},
      -1},
     {"scale__f32__1024",
      f32s,
@@ -73,9 +77,9 @@ constexpr Specialisation scale_rows[] = {
      8,
      0,
      {},
-     {{"scale__f32__1024__a32", 256, {}, scale_f32_32, both_ptx},
-      {"scale__f32__1024__g32", 256, {}, scale_f32_32, both_ptx},
-      {"scale__f32__1024__g64", 256, {}, scale_f32_64, both_ptx}},
+     {{"scale__f32__1024__a32", eight_warps, scale_f32_32, both_ptx},
+      {"scale__f32__1024__g32", eight_warps, scale_f32_32, both_ptx},
+      {"scale__f32__1024__g64", eight_warps, scale_f32_64, both_ptx}},
      -1},
     {"scale__f64__256",
      f64s,
@@ -83,9 +87,9 @@ constexpr Specialisation scale_rows[] = {
      4,
      0,
      {},
-     {{"scale__f64__256__a32", 128, much_shared, scale_f64_32, both_ptx},
-      {"scale__f64__256__g32", 128, {}, scale_f64_32, both_ptx},
-      {"scale__f64__256__g64", 128, {}, scale_f64_64, both_ptx}},
+     {{"scale__f64__256__a32", much_shared, scale_f64_32, both_ptx},
+      {"scale__f64__256__g32", clusters, scale_f64_32, both_ptx},
+      {"scale__f64__256__g64", four_warps, scale_f64_64, both_ptx}},
      -1},
     {"scale__bf16__256",
      bf16s,
@@ -93,9 +97,9 @@ constexpr Specialisation scale_rows[] = {
      4,
      0,
      {},
-     {{"scale__bf16__256__a32", 128, {}, scale_bf16_32, both_ptx},
-      {"scale__bf16__256__g32", 128, {}, scale_bf16_32, both_ptx},
-      {"scale__bf16__256__g64", 128, {}, scale_bf16_64, both_ptx}},
+     {{"scale__bf16__256__a32", four_warps, scale_bf16_32, both_ptx},
+      {"scale__bf16__256__g32", four_warps, scale_bf16_32, both_ptx},
+      {"scale__bf16__256__g64", four_warps, scale_bf16_64, both_ptx}},
      -1},
 };
 
@@ -117,9 +121,9 @@ constexpr Specialisation gather_rows[] = {
      1,
      0,
      {},
-     {{"gather_a", 32, {}, gather_a, new_ptx},
-      {"gather_a", 32, {}, gather_a, new_ptx},
-      {"gather_a", 32, {}, gather_a, new_ptx}},
+     {{"gather_a", one_warp, gather_a, new_ptx},
+      {"gather_a", one_warp, gather_a, new_ptx},
+      {"gather_a", one_warp, gather_a, new_ptx}},
      -1},
     {"gather__f32_i64",
      f32_i64,
@@ -127,9 +131,9 @@ constexpr Specialisation gather_rows[] = {
      1,
      0,
      {},
-     {{"gather_b", 32, {}, gather_b, new_ptx},
-      {"gather_b", 32, {}, gather_b, new_ptx},
-      {"gather_b", 32, {}, gather_b, new_ptx}},
+     {{"gather_b", one_warp, gather_b, new_ptx},
+      {"gather_b", one_warp, gather_b, new_ptx},
+      {"gather_b", one_warp, gather_b, new_ptx}},
      -1},
     {"gather__f64_i32",
      f64_i32,
@@ -137,9 +141,9 @@ constexpr Specialisation gather_rows[] = {
      1,
      0,
      {},
-     {{"gather_c", 32, {}, gather_c, new_ptx},
-      {"gather_c", 32, {}, gather_c, new_ptx},
-      {"gather_c", 32, {}, gather_c, new_ptx}},
+     {{"gather_c", one_warp, gather_c, new_ptx},
+      {"gather_c", one_warp, gather_c, new_ptx},
+      {"gather_c", one_warp, gather_c, new_ptx}},
      -1},
 };
 
@@ -159,9 +163,9 @@ constexpr Specialisation row_rows[] = {
      1,
      0,
      row_divisibility,
-     {{"row_scale_64_a32", 32, {}, row_32, old_ptx},
-      {"row_scale_64_g32", 32, {}, row_32, old_ptx},
-      {"row_scale_64_g64", 32, {}, row_64, old_ptx}},
+     {{"row_scale_64_a32", one_warp, row_32, old_ptx},
+      {"row_scale_64_g32", one_warp, row_32, old_ptx},
+      {"row_scale_64_g64", one_warp, row_64, old_ptx}},
      0},
     {"row_scale__f32__256",
      f32s,
@@ -169,9 +173,9 @@ constexpr Specialisation row_rows[] = {
      4,
      0,
      row_divisibility,
-     {{"row_scale_256_a32", 128, {}, row_32, old_ptx},
-      {"row_scale_256_g32", 128, {}, row_32, old_ptx},
-      {"row_scale_256_g64", 128, {}, row_64, old_ptx}},
+     {{"row_scale_256_a32", four_warps, row_32, old_ptx},
+      {"row_scale_256_g32", four_warps, row_32, old_ptx},
+      {"row_scale_256_g64", four_warps, row_64, old_ptx}},
      1},
 };
 constexpr Specialisation row_backward_rows[] = {
@@ -181,9 +185,9 @@ constexpr Specialisation row_backward_rows[] = {
      1,
      0,
      {},
-     {{"row_back_64", 32, {}, row_32, old_ptx},
-      {"row_back_64", 32, {}, row_32, old_ptx},
-      {"row_back_64", 32, {}, row_64, old_ptx}},
+     {{"row_back_64", one_warp, row_32, old_ptx},
+      {"row_back_64", one_warp, row_32, old_ptx},
+      {"row_back_64", one_warp, row_64, old_ptx}},
      -1},
     {"row_scale_backward__f32__256",
      f32s,
@@ -191,9 +195,9 @@ constexpr Specialisation row_backward_rows[] = {
      4,
      0,
      {},
-     {{"row_back_256", 128, {}, row_32, old_ptx},
-      {"row_back_256", 128, {}, row_32, old_ptx},
-      {"row_back_256", 128, {}, row_64, old_ptx}},
+     {{"row_back_256", four_warps, row_32, old_ptx},
+      {"row_back_256", four_warps, row_32, old_ptx},
+      {"row_back_256", four_warps, row_64, old_ptx}},
      -1},
 };
 
@@ -224,9 +228,9 @@ constexpr Specialisation many_rows[] = {{"many",
                                          1,
                                          0,
                                          {},
-                                         {{"many_a32", 32, {}, many_32, old_ptx},
-                                          {"many_g32", 32, {}, many_32, old_ptx},
-                                          {"many_g64", 32, {}, many_64, old_ptx}},
+                                         {{"many_a32", one_warp, many_32, old_ptx},
+                                          {"many_g32", one_warp, many_32, old_ptx},
+                                          {"many_g64", one_warp, many_64, old_ptx}},
                                          -1}};
 
 // program_ids(out, n0, n1, delay_us=0): grid (n0, n1, 2).
@@ -241,9 +245,9 @@ constexpr Specialisation ids_rows[] = {{"program_ids",
                                         1,
                                         0,
                                         {},
-                                        {{"program_ids", 32, {}, ids_host, old_ptx},
-                                         {"program_ids", 32, {}, ids_host, old_ptx},
-                                         {"program_ids", 32, {}, ids_host, old_ptx}},
+                                        {{"program_ids", one_warp, ids_host, old_ptx},
+                                         {"program_ids", one_warp, ids_host, old_ptx},
+                                         {"program_ids", one_warp, ids_host, old_ptx}},
                                         -1}};
 
 // new_only(x, n = size x): CUDA only, for new devices; the grid is min(n, multiprocessors).
@@ -257,7 +261,7 @@ constexpr Specialisation new_rows[] = {
      1,
      0,
      {},
-     {{"new_only", 32, {}, {}, {}}, {"new_only", 32, {}, {}, {}}, {"new_only", 32, {}, {}, {}}},
+     {{"new_only", one_warp, {}, {}}, {"new_only", one_warp, {}, {}}, {"new_only", one_warp, {}, {}}},
      -1}};
 
 constexpr Kernel kernels[] = {

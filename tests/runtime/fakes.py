@@ -23,6 +23,7 @@ class Launch:
     entry: str
     grid: tuple[int, ...]
     block: tuple[int, ...]
+    shared_bytes: int
     stream: int
     context: int
     parameters: list[bytes]
@@ -72,8 +73,8 @@ def _parse(line: str) -> Launch:
     fields = dict(re.findall(r"(\w+)=(\S*)", line))
     numbers = {name: tuple(int(part) for part in fields[name].split(",")) for name in ("grid", "block")}
     parameters = [bytes.fromhex(part) for part in fields["parameters"].split(",")]
-    stream = int(fields["stream"], 16)
-    return Launch(line.split()[1], numbers["grid"], numbers["block"], stream, int(fields["context"]), parameters)
+    shared_bytes, stream, context = int(fields["shared"]), int(fields["stream"], 16), int(fields["context"])
+    return Launch(line.split()[1], numbers["grid"], numbers["block"], shared_bytes, stream, context, parameters)
 
 
 class CudaArray:

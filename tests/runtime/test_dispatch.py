@@ -120,6 +120,23 @@ def test_grid_beyond_the_limit(native, stub, n0, n1):
     assert not stub.launches
 
 
+def test_a_cluster_runs_one_program(native, stub):
+    native.scale(array(1000, dtype="f64", offset=8), array(1000, dtype="f64", offset=2**20))
+    launch = only_launch(stub)
+    assert (launch.entry, launch.grid, launch.block) == ("scale__f64__256__g32", (8, 1, 1), (256, 1, 1))
+    assert launch.shared_bytes == 1024
+
+
+def test_the_limit_of_the_grid_counts_clusters(native, stub):
+    instance = native.scale.dispatch("f64", 256)
+    x, y = array(8, dtype="f64", offset=8), array(8, dtype="f64", offset=4096)
+    instance.launch(x, y, grid=(2**30 - 1, 5))
+    assert only_launch(stub).grid == (2**31 - 2, 5, 1)
+    with pytest.raises(ValueError, match=r"(?s)along axis 0.*found: 1073741824 programs.*up to 1073741823 on CUDA"):
+        instance.launch(x, y, grid=2**30)
+    only_launch(stub)
+
+
 def test_negative_grid(native):
     with pytest.raises(ValueError, match="program_ids: the grid is negative"):
         native.program_ids(np.zeros(8, np.int64), -1, 3)

@@ -91,6 +91,9 @@ def test_info_says_what_would_run(native, stub):
     assert native.scale.info(x, x)["image"].startswith("host ")
     told = native.scale.info(array(8), array(8, offset=4100))
     assert (told["variant"], told["device"], told["image"], told["threads"]) == ("g32", "cuda:0", "cubin sm_90a", 128)
+    assert (told["shared_bytes"], "cluster" in told) == (0, False)
+    told = native.scale.info(array(8, dtype="f64", offset=8), array(8, dtype="f64", offset=4096))
+    assert (told["threads"], told["shared_bytes"], told["cluster"], told["grid"]) == (256, 1024, 2, (1, 1, 1))
     assert not stub.launches
     assert [image["target"] for image in native.info()["images"]][:2] == ["sm_80", "sm_90a"]
 

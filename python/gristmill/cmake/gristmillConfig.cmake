@@ -27,7 +27,9 @@ function(gristmill_add_kernels target)
   file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
   nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${target}
     ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
-  set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
+  # Link-time optimisation would assemble the images where they are not found.
+  set_source_files_properties("${out}/images.cpp" PROPERTIES
+    OBJECT_DEPENDS "${out}/images.bin" COMPILE_OPTIONS -fno-lto)
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE GRISTMILL_MODULE=${name})

@@ -54,7 +54,7 @@ def constant_facts(number: int, last: int) -> Facts:
 
 def add_facts(x: Facts, y: Facts, scale: int = 1) -> Facts:
     """Facts of x + scale * y; `scale` is an element's bytes where x is a pointer."""
-    contiguity = max(min(x.contiguity, y.constancy) if scale == 1 else 1, min(x.constancy, y.contiguity))
+    contiguity = max(min(x.contiguity, y.constancy), min(x.constancy, y.contiguity))
     known = x.constant is not None and y.constant is not None
     return Facts(
         min(x.first(contiguity), min(y.first(contiguity) * scale, UNKNOWN_LIMIT)),

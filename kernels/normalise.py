@@ -34,7 +34,7 @@ def layer_norm_forward(
     cols = tl.arange(0, BLOCK)
     keep = cols < n_cols
     v = tl.load(x + cols, mask=keep).to(C)
-    mean = tl.sum(v) / tl.minimum(n_cols, BLOCK)
+    mean = tl.div_rn(tl.sum(v), tl.minimum(n_cols, BLOCK))  # exact where all are alike
     centred = tl.where(keep, v - mean, 0.0)
     variance = tl.sum(centred * centred) / n_cols
     if not ONE_PASS:

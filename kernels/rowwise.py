@@ -14,6 +14,7 @@ CONFIGS = [
     gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16),
     gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16),
     gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8),
+    gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=8),
     gm.Config(BLOCK=65536, TILE=32768, ONE_PASS=False, num_warps=8),
     gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
 ]

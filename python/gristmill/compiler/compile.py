@@ -86,7 +86,7 @@ def lower_variant(
     function = frontend.build(kernel, specialisation, variant)
     if target.kind == "host":
         function.name += f"__{target.level}"
-    function.has_clusters = target.has_clusters
+    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)

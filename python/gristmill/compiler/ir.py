@@ -157,8 +157,10 @@ class Function:
     num_warps: int = 4
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     has_clusters: bool = False  # whether the target knows them
+    shared_bytes: int = 0  # that a block may have on the target
     facts: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, Any] = field(default_factory=dict)
+    constancy: dict[Value, int] = field(default_factory=dict)  # neighbours with one value, where more than 1
 
     @property
     def parameters(self) -> list[Value]:

@@ -107,8 +107,8 @@ class Machine(ABC):
         """Within 2 ulp."""
 
     @abstractmethod
-    def exp2(self, x: V) -> V:
-        """f32: within 2 ulp."""
+    def exp2(self, x: V, *, is_gradual: bool = False) -> V:
+        """f32: within 2 ulp; results below 2**-126 may be 0 unless `is_gradual`."""
 
     def outline(self, name: str, function: Callable[..., V], *operands: V) -> V:
         """Call `function(machine, *operands)`, as a function of its own where code would grow too much inline."""

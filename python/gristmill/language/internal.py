@@ -30,3 +30,37 @@ def _(op: Any, x: Facts) -> Facts:
 @relayout.lower(on="threads")
 def _(m: Any, op: Any, x: Any) -> Any:
     return m.relayout(op.results[0], x)
+
+
+@op("internal", kind="tile")
+def hold(input: Any) -> Value:
+    """A copy of the tile in shared memory, for `held`."""
+    x = as_value(input)
+    return emit("hold", x.type, x)
+
+
+@hold.reference
+def _(x: Any) -> Any:
+    return x
+
+
+@hold.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.hold(x)
+
+
+@op("internal", kind="tile")
+def held(input: Any) -> Value:
+    """The tile that `hold` copied, in registers."""
+    x = as_value(input)
+    return emit("held", x.type, x)
+
+
+@held.reference
+def _(x: Any) -> Any:
+    return x
+
+
+@held.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.held(x)

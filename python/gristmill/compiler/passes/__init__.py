@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gristmill.compiler.ir import Function
-from gristmill.compiler.passes import access, layout, simplify, spread, tail
+from gristmill.compiler.passes import access, hold, layout, simplify, spread, tail
 
 Pass = Callable[[Function], None]
 
@@ -20,6 +20,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("access", access.run, ("cuda", "host")),
     # Before layouts, which spread tiles over warps and blocks.
     ("spread", spread.run, ("cuda",)),
+    # After it: what a thread has to hold depends on the number of threads.
+    ("hold", hold.run, ("cuda",)),
     # Last: every tile of a threaded machine gets a layout. A host thread holds whole tiles and needs none.
     ("layout", layout.run, ("cuda",)),
 )

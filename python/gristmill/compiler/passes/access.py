@@ -19,6 +19,7 @@ def run(function: Function) -> None:
     for statement in walk(function.body):
         if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
             statement.attributes |= _widths(statement, known)
+    function.constancy = {value: facts.constancy for value, facts in known.items() if facts.constancy > 1}
 
 
 def _widths(op: Op, known: Known) -> dict[str, int]:

@@ -1,33 +1,37 @@
-"""Spread tiles that are too large for one block's registers over the blocks of a cluster.
+"""Spread tiles that are too large for one block over the blocks of a cluster.
 
-A row of 65,536 elements takes more registers than a thread has. Eight blocks, each on a multiprocessor of its own,
-hold it with 32 elements a thread, and exchange what they reduce through each other's shared memory. Where there are no
-clusters, a block gets more warps instead.
+A row of 65,536 halves fills a multiprocessor, which then either loads or computes. Four blocks, on multiprocessors of
+their own, take a quarter each and exchange what they reduce through each other's shared memory; six such blocks fit one
+multiprocessor, so that some load while others compute. Where there are no clusters, a block gets more warps instead.
 """
 
 from __future__ import annotations
 
 from gristmill.compiler.ir import Function, Op, walk
 
-ELEMENTS_OF_THREAD = 32
+BYTES_OF_BLOCK = 32768
+ELEMENTS_OF_THREAD = 32  # that a thread takes without ado
 MAX_BLOCKS = 8  # more need a launch attribute
 MAX_WARPS = 32
 
 
 def run(function: Function) -> None:
     """Set `num_blocks`, or raise `num_warps`, by the largest tile that is loaded."""
-    wanted = _largest(function) // (32 * function.num_warps * ELEMENTS_OF_THREAD)
-    if wanted <= 1:
+    elements, size = _largest(function)
+    blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
+    if blocks <= 1 or elements <= ELEMENTS_OF_THREAD * 32 * function.num_warps:
         return
     if function.has_clusters and _is_flat(function):
-        function.num_blocks = min(MAX_BLOCKS, wanted)
+        function.num_blocks = blocks
     else:
-        function.num_warps = min(MAX_WARPS, function.num_warps * wanted)
+        function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
 
 
-def _largest(function: Function) -> int:
+def _largest(function: Function) -> tuple[int, int]:
+    """Elements and bytes of the largest tile that is loaded."""
     loads = [s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"]
-    return max((v.type.elements for op in loads for v in op.results), default=0)
+    sizes = [(v.type.elements, v.type.elements * v.type.dtype.bits // 8) for op in loads for v in op.results]
+    return max(sizes, key=lambda s: s[1], default=(0, 0))
 
 
 def _is_flat(function: Function) -> bool:

@@ -32,6 +32,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         super().__init__()
         self.function = function
         self.layouts = function.layouts
+        self.constancy = function.constancy
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
         self.uses_cluster = False
@@ -114,10 +115,12 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head = f"define internal double @{symbol}({', '.join(map(self.typed, parameters))}) noinline nounwind {{"
         return "\n".join([head, *lines, f"  ret double {result.text}", "}"])
 
-    def exp2(self, x: V) -> V:
+    def exp2(self, x: V, *, is_gradual: bool = False) -> V:
         from gristmill.language import polynomials
 
-        return self.call("llvm.nvvm.ex2.approx.f", dt.f32, x) if x.dtype == dt.f32 else polynomials.exp2(self, x)
+        if x.dtype != dt.f32:
+            return self.outline("exp2", polynomials.exp2, x)
+        return self.call("llvm.nvvm.ex2.approx.f" if is_gradual else "llvm.nvvm.ex2.approx.ftz.f", dt.f32, x)
 
     def rsqrt(self, x: V) -> V:
         return self.call("llvm.nvvm.rsqrt.approx.f", dt.f32, x) if x.dtype == dt.f32 else super().rsqrt(x)
@@ -199,7 +202,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.shared_bytes = start + elements * dtype.itemsize
         return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {start})", Pointer(dtype))
 
-    def _shared_place(self, memory: V, index: V, dtype: Dtype) -> str:
+    def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
+        assert isinstance(dtype, Dtype)
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
         return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
@@ -230,6 +234,19 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
+
+    def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
+        kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
+        value = self._pack(kept) if len(kept) > 1 else kept[0]
+        size = len(kept) * value.dtype.bits // 8
+        self.say(f"store {self.typed(value)}, {self._shared_place(memory, index, kept[0].dtype)}, align {size}")
+
+    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
+        kept, lanes = dt.u8 if dtype == dt.bool_ else dtype, width if width > 1 else 0
+        place = f"{self._shared_place(memory, index, kept)}, align {width * dtype.itemsize}"
+        value = self.emit(f"load volatile {self.type_of(kept, lanes)}, {place}", kept, lanes)
+        elements = [self._element(value, i) for i in range(width)] if lanes else [value]
+        return [self.cast(x, dtype) for x in elements]
 
     # -- global memory
 

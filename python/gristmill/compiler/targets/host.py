@@ -83,7 +83,7 @@ class HostMachine(LlvmMachine):
             return V(str(half_bits(float(number), dtype)), dtype)
         return super().constant(dtype, number)
 
-    def exp2(self, x: V) -> V:
+    def exp2(self, x: V, *, is_gradual: bool = False) -> V:
         return polynomials.exp2(self, x)
 
     def float_extremum(self, which: str, x: V, y: V, keep_nan: bool) -> V:

@@ -26,10 +26,25 @@ class Held:
     registers: list[V]
 
 
+@dataclass(eq=False)
+class InShared:
+    """A tile in shared memory, each thread's registers in slots of its own."""
+
+    layout: Layout
+    memory: V
+    dtype: Dtype
+
+    @property
+    def width(self) -> int:
+        """Registers that one access of 16 bytes takes."""
+        return min(self.layout.registers, 16 // self.dtype.itemsize)
+
+
 class ThreadMachine(Machine):
     """Composes tile methods from words on threads; subclasses supply the words."""
 
     layouts: dict[Value, Layout]
+    constancy: dict[Value, int]
     num_warps: int
     num_blocks: int
     loop_depth: int
@@ -69,6 +84,14 @@ class ThreadMachine(Machine):
     def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
 
     @abstractmethod
+    def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
+        """Write consecutive elements; `index` is a multiple of their number."""
+
+    @abstractmethod
+    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
+        """Read them back; never folded into an earlier read, so that registers are free in between."""
+
+    @abstractmethod
     def wide_load(
         self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
     ) -> list[V]:
@@ -84,14 +107,16 @@ class ThreadMachine(Machine):
             return function(*tiles)
         helds = [t for t in tiles if isinstance(t, Held)]
         columns = [t.registers for t in helds]
+        layout = self.layouts[result]
+        group = min(self.constancy.get(result, 1), layout.vector_width())
         made: dict[tuple[int, ...], V] = {}
-        registers = []
-        for row in zip(*columns, strict=True):
+        registers: list[V] = []
+        for r, row in enumerate(zip(*columns, strict=True)):
             key = tuple(map(id, row))
             if key not in made:
-                made[key] = function(*row)
+                made[key] = registers[r - r % group] if r % group else function(*row)
             registers.append(made[key])
-        return Held(self.layouts[result], registers)
+        return Held(layout, registers)
 
     def uniform(self, result: Value, element: V) -> V | Held:
         if result.type.is_scalar:
@@ -195,6 +220,33 @@ class ThreadMachine(Machine):
         for guard in guards:
             result = guard if result is None else self.bit_and(result, guard)
         return result
+
+    # -- a tile of one's own in shared memory
+
+    def hold(self, tile: V | Held) -> InShared:
+        """Copy each thread's registers to shared memory, where only the same thread reads them: no barrier."""
+        assert isinstance(tile, Held)
+        dtype = tile.registers[0].dtype
+        assert isinstance(dtype, Dtype)
+        kept = InShared(tile.layout, self.shared(dtype, tile.layout.registers * 32 * self.num_warps), dtype)
+        width = kept.width
+        for r in range(0, tile.layout.registers, width):
+            self.shared_store_wide(kept.memory, self._slot(kept, r), tile.registers[r : r + width])
+        return kept
+
+    def held(self, kept: InShared) -> Held:
+        """Read a held tile back."""
+        registers: list[V] = []
+        for r in range(0, kept.layout.registers, kept.width):
+            registers += self.shared_load_wide(kept.memory, self._slot(kept, r), kept.dtype, kept.width)
+        return Held(kept.layout, registers)
+
+    def _slot(self, kept: InShared, register: int) -> V:
+        """Groups of `width` registers, thread by thread: neighbouring threads' groups are neighbours."""
+        lane = [(i, kept.width << i) for i in range(5)]
+        warp = [(i, kept.width << (5 + i)) for i in self.warp_bits]
+        own = self.thread_bits(lane, warp, (), dt.i32)
+        return self.add_index(own, self.constant(dt.i32, register * 32 * self.num_warps)) if register else own
 
     # -- across threads
 

@@ -1,0 +1,115 @@
+"""Hold tiles that would overflow the registers in shared memory, and compute anew what follows from them.
+
+Between two reductions a thread waits; what it needs of a large tile on both sides is not kept in registers: the loaded
+elements, in their own dtype, go to shared memory, and the elementwise steps after them are repeated behind each
+reduction. 64 halves a thread then take no register while it waits, so that several blocks fit a multiprocessor and
+some of them load while others compute.
+"""
+
+from __future__ import annotations
+
+from gristmill.compiler.ir import Function, Op, Statement, Value, definitions
+from gristmill.compiler.op import ROWS
+
+LARGE = 48  # elements of a thread
+RESERVED_BYTES = 4096  # for reductions
+
+
+def run(function: Function) -> None:
+    """Hold what is loaded at the top of the kernel and needed in several of its phases."""
+    _Phases(function).run()
+
+
+class _Phases:
+    """The statements of the kernel's body, numbered by the reductions and loops that come before them."""
+
+    def __init__(self, function: Function):
+        self.function = function
+        self.block = function.body
+        self.made = definitions(function.body)
+        self.phase: dict[Statement, int] = {}
+        self.written = {statement: list(statement.operands) for statement in self.block.statements}
+        count = 0
+        for statement in self.block.statements:
+            self.phase[statement] = count
+            count += _waits(statement)
+        self.held: dict[Value, Value] = {}
+        self.again: dict[tuple[Value, int], Value] = {}
+
+    def run(self) -> None:
+        chosen = self._chosen()
+        if not chosen:
+            return
+        statements = self.block.statements
+        self.block.statements = []
+        for statement in statements:
+            if isinstance(statement, Op):
+                statement.operands[:] = [self._in_phase(v, self.phase[statement]) for v in statement.operands]
+            self.block.statements.append(statement)
+            for value in statement.results:
+                if value in chosen:
+                    self.held[value] = self._emit("hold", value, statement)
+
+    def _is_large(self, value: Value) -> bool:
+        threads = 32 * self.function.num_warps * self.function.num_blocks
+        return value.type.elements / threads >= LARGE
+
+    def _chosen(self) -> set[Value]:
+        chosen: set[Value] = set()
+        room = self.function.shared_bytes - RESERVED_BYTES
+        for statement in self.block.statements:
+            if isinstance(statement, Op) and statement.row.effect == "read" and self._is_large(statement.results[0]):
+                value = statement.results[0]
+                size = value.type.elements * value.type.dtype.bits // 8 // self.function.num_blocks
+                if size <= room and self._last_phase(value) > self.phase[statement]:
+                    chosen.add(value)
+                    room -= size
+        return chosen
+
+    def _last_phase(self, value: Value) -> int:
+        """The last phase in which the value, or what follows from it element by element, is used."""
+        reached, last = {value}, 0
+        for statement in self.block.statements:
+            if reached & set(statement.operands):
+                last = max(last, self.phase[statement])
+                if isinstance(statement, Op) and _is_repeatable(statement):
+                    reached |= set(statement.results)
+        return last
+
+    def _in_phase(self, value: Value, phase: int) -> Value:
+        """Return a value equal to `value` that is computed in `phase`, if it is large and can be had again."""
+        made = self.made.get(value)
+        if not isinstance(made, Op) or made not in self.phase or self.phase[made] == phase or not self._is_large(value):
+            return value
+        if (value, phase) not in self.again:
+            self.again[value, phase] = self._anew(value, made, phase)
+        return self.again[value, phase]
+
+    def _anew(self, value: Value, made: Op, phase: int) -> Value:
+        if value in self.held:
+            return self._emit("held", self.held[value], made)
+        if not _is_repeatable(made):
+            return value
+        operands = [self._in_phase(v, phase) for v in self.written[made]]
+        result = Value(value.type, value.name)
+        if value in self.function.constancy:
+            self.function.constancy[result] = self.function.constancy[value]
+        self.block.statements.append(Op(made.row, operands, dict(made.attributes), [result], made.position))
+        return result
+
+    def _emit(self, row: str, value: Value, near: Statement) -> Value:
+        result = Value(value.type, value.name)
+        self.block.statements.append(Op(ROWS[row], [value], {}, [result], near.position))
+        return result
+
+
+def _waits(statement: Statement) -> bool:
+    """Whether threads wait for each other, or work for long."""
+    if not isinstance(statement, Op):
+        return True
+    return statement.row.result_layout is not None and statement.results[0].type.is_scalar
+
+
+def _is_repeatable(op: Op) -> bool:
+    is_elementwise = op.row.kind == "elementwise" or op.row.is_cheap or op.row.is_view
+    return is_elementwise and not op.row.effect and op.row.result_layout is None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import host
+import kept
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Code that tests compile for this processor is kept between runs, where pytest keeps its own."""
     if hasattr(config, "cache"):
-        host.keep_in(config.cache.mkdir("gristmill-host"))
+        kept.keep_in(config.cache.mkdir("gristmill"))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import hashlib
 import importlib.util
 import math
-import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -24,6 +21,7 @@ from gristmill.declare import Kernel
 from gristmill.dtypes import Dtype
 from gristmill.language.index import dt_numpy
 from gristmill.specialise import VARIANTS, Specialisation, Variant
+from kept import compiler_version, kept
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 NEEDS = {
@@ -33,13 +31,6 @@ NEEDS = {
 }
 
 Entry = Callable[[bytes, Any, int, int], None]
-_folder: Path | None = None
-
-
-def keep_in(folder: Path) -> None:
-    """Keep linked code in `folder` from one run to the next, by content."""
-    global _folder
-    _folder = folder
 
 
 @cache
@@ -147,34 +138,13 @@ def entry(
 
 
 def _library(lowered: Any, target: Target) -> Path:
-    """Return the file of the linked code: the LLVM IR and what compiles it decide its name."""
-    import llvmlite
-
-    from gristmill.compiler import emit
+    """Return the file of the linked code."""
     from gristmill.compiler.compile import generate
 
-    contents = (lowered.text, target.name, llvmlite.__version__, Path(emit.__file__).read_text())
-    digest = hashlib.sha256("\0".join(contents).encode()).hexdigest()[:24]
-    library = _cache_folder() / f"{digest}.so"
-    if not library.exists():
-        _link(generate(lowered, target, lambda stage, thing: None).code, library)
-    return library
+    def link(library: Path) -> None:
+        code = library.with_suffix(".o")
+        code.write_bytes(generate(lowered, target, lambda stage, thing: None).code)
+        subprocess.run([str(CC), "-shared", "-nostartfiles", "-o", str(library), str(code), "-lm"], check=True)
+        code.unlink()
 
-
-def _link(code: bytes, library: Path) -> None:
-    part = library.with_suffix(f".{os.getpid()}")
-    Path(f"{part}.o").write_bytes(code)
-    subprocess.run([str(CC), "-shared", "-nostartfiles", "-o", str(part), f"{part}.o", "-lm"], check=True)
-    Path(f"{part}.o").unlink()
-    part.rename(library)
-
-
-def _cache_folder() -> Path:
-    folder = _folder or _scratch()
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-@cache
-def _scratch() -> Path:
-    return Path(tempfile.mkdtemp(prefix="gristmill-host-"))
+    return kept(".so", (lowered.text, target.name, compiler_version()), link)

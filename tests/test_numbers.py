@@ -11,7 +11,7 @@ import pytest
 from gristmill import dtypes as dt
 from gristmill.language.index import dt_numpy
 from host import levels, runner
-from machines import kernel_of
+from machines import compute, kernel_of, on_each_machine
 
 on_each_level = pytest.mark.parametrize(
     "level", levels() or [pytest.param("", marks=pytest.mark.skip("no C compiler"))]
@@ -269,6 +269,19 @@ def test_cast_to_a_half_is_correctly_rounded(level, source, half):
     kind = np.float32 if source == "f32" else np.float64
     x = np.concatenate([near_ties(half, kind), sweep(source)])
     assert_same_bits(apply(level, f"x.to(gm.{half})", half, x=x), rounded(x, half), x)
+
+
+@on_each_machine
+@pytest.mark.parametrize("half", HALVES)
+def test_cast_of_wide_numbers_to_a_half_rounds_once(run, half):
+    """Just beside a tie of the half, where f32 would round to the tie."""
+    finite = ladder(half)[0]
+    tie = (1.0 + finite[finite > 1][0]) / 2
+    x = np.array([tie, np.nextafter(tie, 0), np.nextafter(tie, 2), tie + 1e-10, -tie - 1e-10, 1e300, np.nan, -1e-300])
+    got = compute(run, f"x.to(gm.{half})", half, x=x)
+    assert_same_bits(got, rounded(x, half), x)
+    n = (np.array([tie, tie + 2**-28, tie - 2**-28, 0]) * 2**30).astype(np.int32)
+    assert_same_bits(compute(run, f"x.to(gm.{half})", half, x=n), rounded(n.astype(np.float64), half), n)
 
 
 @on_each_level

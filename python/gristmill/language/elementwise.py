@@ -423,7 +423,17 @@ def to_dtype(x: Any, to: Any) -> Any:
     if to.is_int and x.dtype.kind not in "iub":
         with np.errstate(invalid="ignore"):
             return np.trunc(x.astype(np.float64)).astype(np.int64 if to.bits < 64 else target).astype(target)
+    if to.is_float and to.bits == 16 and x.dtype.itemsize > 2 and x.dtype != np.float32:
+        return _round_to_odd(x.astype(np.float64)).astype(target)
     return x.astype(target)
+
+
+def _round_to_odd(x: Any) -> Any:
+    """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
+    near = x.astype(np.float32)
+    word, back = near.view(np.uint32), near.astype(np.float64)
+    truncated = word - (np.abs(back) > np.abs(x))
+    return np.where((back == x) | np.isnan(x), word, truncated | 1).astype(np.uint32).view(np.float32)
 
 
 @cast.facts

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import pytest
 
 import kept
@@ -11,3 +13,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Code that tests compile for this processor is kept between runs, where pytest keeps its own."""
     if hasattr(config, "cache"):
         kept.keep_in(config.cache.mkdir("gristmill"))
+    if importlib.util.find_spec("hypothesis"):
+        from hypothesis import settings
+
+        settings.register_profile("gristmill", deadline=None)  # other processes may share the machine
+        settings.load_profile("gristmill")

@@ -3,6 +3,7 @@
 #include <deque>
 
 #include "dtype.hpp"
+#include "plain.hpp"
 #include "stream.hpp"
 
 namespace nb = nanobind;
@@ -34,38 +35,6 @@ static_assert(sizeof(Py_ssize_t) == sizeof(std::int64_t));
         "pass an array"};
 }
 
-// Tensors that were asked lately and are not negated: asking again costs more than the rest of the reading. The weak
-// reference tells a tensor from a later one at its address, the data pointer tells `x.data = y`.
-class PlainTensors {
-public:
-    bool contains(PyObject* object, const void* data) {
-        const Row& row = row_of(object);
-        if (row.object != object || row.data != data || !row.weak) return false;
-        const auto alive = nb::steal(PyObject_CallNoArgs(row.weak));
-        return alive.ptr() == object;
-    }
-
-    // The first time, only the address is kept: most temporaries never come back.
-    void add(PyObject* object, const void* data) {
-        Row& row = row_of(object);
-        const bool is_seen = row.object == object && row.data == data;
-        Py_XDECREF(row.weak);
-        row = {object, data, is_seen ? PyWeakref_NewRef(object, nullptr) : nullptr};
-        if (is_seen && !row.weak) PyErr_Clear();
-    }
-
-private:
-    struct Row {
-        PyObject* object;
-        const void* data;
-        PyObject* weak;
-    };
-
-    Row& row_of(PyObject* object) { return rows_[(reinterpret_cast<std::uintptr_t>(object) >> 4) % rows_.size()]; }
-
-    std::array<Row, 256> rows_{};
-};
-
 bool ask_negated(const TypeInfo& type, PyObject* object) {
     PyObject* arguments[] = {object};
     const auto answer = nb::steal(PyObject_Vectorcall(type.is_negated, arguments, 1, nullptr));
@@ -75,14 +44,13 @@ bool ask_negated(const TypeInfo& type, PyObject* object) {
 
 // What stands in a torch view of this kind has the sign still to be flipped: only torch knows.
 void refuse_negated(const TypeInfo& type, PyObject* object, const void* data) {
-    static PlainTensors plain;
-    if (!type.is_negated || plain.contains(object, data)) return;
+    if (!type.is_negated || plain_tensors.contains(object, data)) return;
     if (ask_negated(type, object))
         throw ArrayProblem{ErrorKind::value,
                            "a lazily negated view (is_neg() is true), whose memory holds the opposite sign",
                            {},
                            "pass `x.resolve_neg()`"};
-    plain.add(object, data);
+    plain_tensors.add(object, data);
 }
 
 Device device_of(dlpack::Device device) {
@@ -199,8 +167,8 @@ void ArrayArgument::set_tensor(const dlpack::Tensor& tensor) {
     if (!dtype) fail_dtype(dlpack_name(code, bits, lanes));
     const auto bytes = static_cast<std::int64_t>(dtype_bytes(*dtype));
     auto* data = static_cast<std::byte*>(tensor.data) + tensor.byte_offset;
-    view_ = {data, tensor.shape, tensor.strides, bytes, tensor.rank, *dtype, false, device_of(tensor.device), 0, bytes};
-    view_.count = element_count(view_);
+    view_ = {data, tensor.shape, tensor.strides, bytes, tensor.rank, *dtype, false, device_of(tensor.device), bytes};
+    complete(view_);
 }
 
 void ArrayArgument::read_exchange(PyObject* object, const TypeInfo& type) {
@@ -260,9 +228,8 @@ void ArrayArgument::read_buffer(PyObject* object, bool is_numpy) {
              dtype,
              buffer_.readonly != 0,
              {},
-             0,
              static_cast<std::int64_t>(buffer_.itemsize)};
-    view_.count = element_count(view_);
+    complete(view_);
 }
 
 void ArrayArgument::set_shape(nb::handle shape, nb::handle strides) {
@@ -273,7 +240,7 @@ void ArrayArgument::set_shape(nb::handle shape, nb::handle strides) {
     view_.shape = extents_.data();
     view_.strides = strides.is_none() ? nullptr : extents_.data() + view_.rank;
     view_.stride_bytes = 1;
-    view_.count = element_count(view_);
+    complete(view_);
 }
 
 void ArrayArgument::read_interface(PyObject* object, const char* name, DeviceKind kind) {

@@ -46,31 +46,44 @@ std::string signature_text(const Kernel& kernel) {
 
 }  // namespace
 
-Bound::Bound(const Callable& callable, PyObject* positional, PyObject* keywords) : callable_(callable) {
-    std::fill_n(objects_.begin(), kernel().parameters.size(), nullptr);
+PackedArguments::PackedArguments(PyObject* positional, PyObject* keywords) {
+    const auto count = static_cast<std::size_t>(PyTuple_Size(positional));
+    const std::size_t kept = std::min(count, most_parameters);
+    for (std::size_t i = 0; i < kept; ++i) values_[i] = PyTuple_GetItem(positional, static_cast<Py_ssize_t>(i));
+    if (keywords) {
+        names_ = nb::steal(PySequence_Tuple(keywords));
+        if (!names_.is_valid()) throw nb::python_error();
+        PyObject *name = nullptr, *value = nullptr;
+        Py_ssize_t position = 0;
+        for (std::size_t i = kept; i < kept + most_keywords && PyDict_Next(keywords, &position, &name, &value); ++i)
+            values_[i] = value;
+    }
+    arguments_ = {values_.data(), count, names_.ptr()};
+}
+
+Bound::Bound(const Callable& callable, const CallArguments& given) : callable_(callable) {
     arguments_.dtypes.fill(unbound);
-    bind_positional(positional);
-    if (keywords) bind_keywords(keywords);
-    require_all();
+    bind_positional(given);
+    if (given.names) bind_keywords(given);
     read_arrays();
     read_scalars();
     fill_index_parameters(index(), arguments_);
 }
 
-void Bound::bind_positional(PyObject* positional) {
-    const auto count = static_cast<std::size_t>(PyTuple_Size(positional));
-    if (count > kernel().parameters.size())
+void Bound::bind_positional(const CallArguments& given) {
+    if (given.count > index().parameter_count())
         fail_call(kernel(),
-                  concat("takes ", kernel().parameters.size(), " arguments",
+                  concat("takes ", index().parameter_count(), " arguments",
                          kernel().constants.empty() ? "" : " (constants by keyword)"),
-                  concat(count, " arguments"));
-    for (std::size_t i = 0; i < count; ++i) objects_[i] = PyTuple_GetItem(positional, static_cast<Py_ssize_t>(i));
+                  concat(given.count, " arguments"));
+    std::copy_n(given.values, given.count, objects_.begin());
+    std::fill_n(objects_.begin() + given.count, index().parameter_count() - given.count, nullptr);
 }
 
-void Bound::bind_keywords(PyObject* keywords) {
-    PyObject *name = nullptr, *value = nullptr;
-    Py_ssize_t position = 0;
-    while (PyDict_Next(keywords, &position, &name, &value)) bind_keyword(name, value);
+void Bound::bind_keywords(const CallArguments& given) {
+    const auto count = static_cast<std::size_t>(PyTuple_Size(given.names));
+    for (std::size_t i = 0; i < count; ++i)
+        bind_keyword(PyTuple_GetItem(given.names, static_cast<Py_ssize_t>(i)), given.values[given.count + i]);
 }
 
 void Bound::bind_keyword(PyObject* name, PyObject* value) {
@@ -104,18 +117,21 @@ void Bound::bind_constant(std::size_t constant, PyObject* value) {
                                                    kernel().name, ".dispatch(...)`")});
 }
 
-void Bound::require_all() const {
+void Bound::fail_missing() const {
     std::string missing;
     for (std::size_t i = 0; i < kernel().parameters.size(); ++i) {
         const Parameter& parameter = kernel().parameters[i];
         if (!is_missing(objects_[i]) || is_derived(parameter) || parameter.has_default) continue;
         missing.append(missing.empty() ? "" : ", ").append(concat("`", parameter.name, "`"));
     }
-    if (!missing.empty()) fail_call(kernel(), concat("needs ", missing));
+    fail_call(kernel(), concat("needs ", missing));
 }
 
 void Bound::read_arrays() {
-    for (const auto i : index().arrays()) types_[array_count_++] = &type_info(objects_[i]);
+    for (const auto i : index().arrays()) {
+        if (is_missing(objects_[i])) fail_missing();
+        types_[array_count_++] = &type_info(objects_[i]);
+    }
     const StreamChoice streams(stream_, std::span(types_).first(array_count_));
     std::size_t array = 0;
     for (const auto i : index().arrays()) read_array(i, *types_[array++], streams);
@@ -129,23 +145,22 @@ void Bound::read_array(std::size_t parameter, const TypeInfo& type, const Stream
     }
     const View& view = *arguments_.views[parameter];
     arguments_.integers[parameter] = 0;
-    bind_dtype(kernel(), parameter, view.dtype, arguments_);
-    bind_device(kernel(), parameter, view, arguments_);
+    bind_array(index(), parameter, view, arguments_);
 }
 
 void Bound::read_scalars() {
     for (const auto i : index().values()) {
-        const Parameter& parameter = kernel().parameters[i];
+        const Slot& slot = index().slot(i);
         if (is_missing(objects_[i])) {
-            arguments_.set_scalar(i, default_scalar(parameter));
-        } else if (is_derived(parameter)) {
-            arguments_.set_scalar(i, read_index(kernel(), parameter, objects_[i]));
+            if (slot.is_scalar() && !slot.has_default) fail_missing();
+            arguments_.set_scalar(i, slot.is_scalar() ? default_scalar(kernel().parameters[i]) : Scalar{});
+        } else if (!slot.is_scalar()) {
+            arguments_.set_scalar(i, read_index(kernel(), kernel().parameters[i], objects_[i]));
         } else {
-            const Dtype bound = parameter.dtype_var < 0
-                                    ? parameter.dtype
-                                    : arguments_.dtypes[static_cast<std::size_t>(parameter.dtype_var)];
-            arguments_.set_scalar(i,
-                                  read_scalar(kernel(), parameter, bound == unbound ? Dtype::f64 : bound, objects_[i]));
+            const Dtype bound =
+                slot.dtype_var < 0 ? slot.dtype : arguments_.dtypes[static_cast<std::size_t>(slot.dtype_var)];
+            arguments_.set_scalar(
+                i, read_scalar(kernel(), kernel().parameters[i], bound == unbound ? Dtype::f64 : bound, objects_[i]));
         }
     }
 }

@@ -18,11 +18,33 @@ struct Callable {
     const Specialisation* only;  // an instance's; null: chosen at each call
 };
 
+// The arguments of a Python call, borrowed: as in a vectorcall, the values of keywords follow the others.
+struct CallArguments {
+    PyObject* const* values;
+    std::size_t count;  // without keywords
+    PyObject* names;    // tuple of the keywords; null: none
+};
+
+// The same of a call that comes with a tuple and a dict. Lives as long as the call.
+class PackedArguments {
+public:
+    // `keywords` may be null. Hold the GIL.
+    PackedArguments(PyObject* positional, PyObject* keywords);
+    const CallArguments& arguments() const { return arguments_; }
+
+private:
+    // With one keyword more than there are names, or one argument more than parameters, a call fails.
+    static constexpr std::size_t most_keywords = most_parameters + most_constants + 3;
+    std::array<PyObject*, most_parameters + most_keywords> values_;
+    nanobind::object names_;
+    CallArguments arguments_;
+};
+
 // One call, from its Python arguments to a plan. Lives on the stack; holds the arrays.
 class Bound {
 public:
     // Hold the GIL. Raises Failure naming kernel and argument.
-    Bound(const Callable& callable, PyObject* positional, PyObject* keywords);
+    Bound(const Callable& callable, const CallArguments& given);
 
     const KernelIndex& index() const { return callable_.index; }
     const Specialisation* only() const { return callable_.only; }
@@ -33,11 +55,11 @@ public:
     cuda::Stream stream();
 
 private:
-    void bind_positional(PyObject* positional);
-    void bind_keywords(PyObject* keywords);
+    void bind_positional(const CallArguments& given);
+    void bind_keywords(const CallArguments& given);
     void bind_keyword(PyObject* name, PyObject* value);
     void bind_constant(std::size_t constant, PyObject* value);
-    void require_all() const;
+    [[noreturn]] void fail_missing() const;
     void read_arrays();
     void read_array(std::size_t parameter, const TypeInfo& type, const StreamChoice& streams);
     void read_scalars();

@@ -135,8 +135,8 @@ cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device
     return load_kernel(place, image, bytes, device);
 }
 
-void call(const Callable& callable, PyObject* positional, PyObject* keywords, PyObject* grid) {
-    Bound bound(callable, positional, keywords);
+void call(const Callable& callable, const CallArguments& given, PyObject* grid) {
+    Bound bound(callable, given);
     Plan plan;
     make_plan(bound, grid, plan);
     const Kernel& kernel = callable.index.kernel;
@@ -148,8 +148,8 @@ void call(const Callable& callable, PyObject* positional, PyObject* keywords, Py
         run_on_cuda(place, bound, plan);
 }
 
-nb::dict explain_call(const Callable& callable, PyObject* positional, PyObject* keywords) {
-    Bound bound(callable, positional, keywords);
+nb::dict explain_call(const Callable& callable, const CallArguments& given) {
+    Bound bound(callable, given);
     Plan plan;
     make_plan(bound, nullptr, plan);
     const EntryPlace place{callable.index.kernel, *plan.specialisation, plan.variant};

@@ -10,10 +10,10 @@
 namespace gristmill {
 
 // `grid` replaces the kernel's own; null or None: none. Hold the GIL.
-void call(const Callable& callable, PyObject* positional, PyObject* keywords, PyObject* grid = nullptr);
+void call(const Callable& callable, const CallArguments& given, PyObject* grid = nullptr);
 
 // What `call` would run, without running it: specialisation, variant, device, grid, image and its geometry.
-nanobind::dict explain_call(const Callable& callable, PyObject* positional, PyObject* keywords);
+nanobind::dict explain_call(const Callable& callable, const CallArguments& given);
 
 // The device, made if need be with the GIL released.
 cuda::GpuDevice& ready_device(int ordinal);

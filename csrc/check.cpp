@@ -48,7 +48,6 @@ void check_strides(const Kernel& kernel, std::size_t parameter, const View& view
 }
 
 void check_layout(const Kernel& kernel, std::size_t parameter, const View& view) {
-    if (is_contiguous(view)) return;
     if (!kernel.parameters[parameter].is_strided)
         fail_contiguity(kernel, parameter, view, "C-contiguous arrays: the kernel takes no stride of it");
     check_strides(kernel, parameter, view);
@@ -65,13 +64,16 @@ void check_layout(const Kernel& kernel, std::size_t parameter, const View& view)
                    .fix = concat("pass a larger `", kernel.parameters[parameter].name, "`, or smaller sizes")});
 }
 
-void check_extent(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+void check_extent(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count, std::size_t parameter) {
-    const Code extent = kernel.parameters[parameter].extent;
-    if (extent.empty()) return;
-    const View& view = *arguments.views[parameter];
-    const std::int64_t needed = evaluate_for(kernel, specialisation, arguments, sm_count, extent);
-    if (view.count < needed) fail_extent(kernel, parameter, arguments, needed);
+    const Kernel& kernel = index.kernel;
+    const std::uint8_t extent = index.slot(parameter).extent;
+    if (extent == Slot::no_extent) return;
+    const std::int64_t needed =
+        extent == Slot::computed_extent
+            ? evaluate_for(kernel, specialisation, arguments, sm_count, kernel.parameters[parameter].extent)
+            : arguments.integers[extent];
+    if (arguments.views[parameter]->count < needed) fail_extent(kernel, parameter, arguments, needed);
 }
 
 void check_writable(const Kernel& kernel, std::size_t parameter, const View& view) {
@@ -99,12 +101,19 @@ void check_writable(const Kernel& kernel, std::size_t parameter, const View& vie
                    .fix = concat("pass a copy of `", kernel.parameters[other].name, "`")});
 }
 
-void check_overlap(const KernelIndex& index, std::size_t output, const Arguments& arguments) {
-    const View& view = *arguments.views[output];
+// Where an array lies in memory.
+struct Place {
+    std::intptr_t begin, end;
+};
+using Places = std::array<Place, most_parameters>;
+
+void check_overlap(const KernelIndex& index, std::size_t output, const Arguments& arguments, const Places& places) {
+    const Place place = places[output];
     for (const auto i : index.arrays()) {
+        if (places[i].begin >= place.end || place.begin >= places[i].end || i == output) continue;
+        const View& view = *arguments.views[output];
         const View& other = *arguments.views[i];
-        if (i != output && may_overlap(view, other) && !is_same_buffer(view, other))
-            fail_overlap(index.kernel, output, i, arguments);
+        if (may_overlap(view, other) && !is_same_buffer(view, other)) fail_overlap(index.kernel, output, i, arguments);
     }
 }
 
@@ -118,6 +127,15 @@ void check_overlap(const KernelIndex& index, std::size_t output, const Arguments
                                     .found = std::string(dtype_name(found)),
                                     .supported = concat(dtype_name(expected), reason),
                                     .fix = concat("convert it to ", dtype_name(expected))});
+}
+
+[[noreturn]] void fail_device(const Kernel& kernel, std::size_t parameter, const View& view,
+                              const Arguments& arguments) {
+    throw Failure(ErrorKind::value,
+                  {.what = of(kernel, parameter) + "is on another device than the arguments before it",
+                   .found = concat(describe_array(view), " on ", describe(view.device), "; the others on ",
+                                   describe(arguments.device)),
+                   .fix = "move all arrays to one device"});
 }
 
 std::string dtype_list(std::span<const Dtype> dtypes) {
@@ -153,38 +171,33 @@ std::string describe_arguments(const Kernel& kernel, const Arguments& arguments)
     return concat(text, " on ", describe(arguments.device));
 }
 
-void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Arguments& arguments) {
-    const Parameter& row = kernel.parameters[parameter];
-    if (row.dtype_var >= 0 && arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] == unbound)
-        arguments.dtypes[static_cast<std::size_t>(row.dtype_var)] = dtype;
-    const Dtype expected = row.dtype_var < 0 ? row.dtype : arguments.dtypes[static_cast<std::size_t>(row.dtype_var)];
-    if (dtype == expected) return;
-    fail_dtype(kernel, parameter, dtype, expected);
-}
-
-void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, Arguments& arguments) {
-    if (!arguments.has_array) {
-        arguments.device = view.device;
-        arguments.has_array = true;
-        return;
+void bind_array(const KernelIndex& index, std::size_t parameter, const View& view, Arguments& arguments) {
+    const Slot& slot = index.slot(parameter);
+    Dtype expected = slot.dtype;
+    if (slot.dtype_var >= 0) {
+        Dtype& bound = arguments.dtypes[static_cast<std::size_t>(slot.dtype_var)];
+        if (bound == unbound) bound = view.dtype;
+        expected = bound;
     }
-    if (view.device == arguments.device) return;
-    throw Failure(ErrorKind::value,
-                  {.what = of(kernel, parameter) + "is on another device than the arguments before it",
-                   .found = concat(describe_array(view), " on ", describe(view.device), "; the others on ",
-                                   describe(arguments.device)),
-                   .fix = "move all arrays to one device"});
+    if (view.dtype != expected) fail_dtype(index.kernel, parameter, view.dtype, expected);
+    if (!arguments.has_array) arguments.device = view.device;
+    arguments.has_array = true;
+    if (view.device != arguments.device) fail_device(index.kernel, parameter, view, arguments);
 }
 
 void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count) {
+    Places places;
     for (const auto i : index.arrays()) {
-        check_layout(index.kernel, i, *arguments.views[i]);
-        check_extent(index.kernel, specialisation, arguments, sm_count, i);
+        const View& view = *arguments.views[i];
+        const auto address = reinterpret_cast<std::intptr_t>(view.data);
+        places[i] = {address + view.span.low, address + view.span.high};
+        if (!view.is_contiguous) check_layout(index.kernel, i, view);
+        check_extent(index, specialisation, arguments, sm_count, i);
     }
     for (const auto i : index.outputs()) {
         check_writable(index.kernel, i, *arguments.views[i]);
-        check_overlap(index, i, arguments);
+        check_overlap(index, i, arguments, places);
     }
 }
 

@@ -33,6 +33,18 @@ void require_small(const Kernel& kernel) {
                    .fix = "split the kernel"});
 }
 
+std::uint8_t extent_of(Code code) {
+    if (code.empty()) return Slot::no_extent;
+    const bool is_parameter = code.size() == 2 && code[0] == static_cast<std::int64_t>(Op::parameter);
+    const bool is_known = is_parameter && code[1] >= 0 && code[1] < static_cast<std::int64_t>(most_parameters);
+    return is_known ? static_cast<std::uint8_t>(code[1]) : Slot::computed_extent;
+}
+
+Slot slot_of(const Parameter& parameter) {
+    return {parameter.kind, parameter.dtype_var,  parameter.dtype,       parameter.tensor,
+            parameter.axis, parameter.is_strided, parameter.has_default, extent_of(parameter.extent)};
+}
+
 bool has_dtypes(const Specialisation& specialisation, const Arguments& arguments) {
     for (std::size_t i = 0; i < specialisation.dtypes.size(); ++i)
         if (arguments.dtypes[i] != unbound && arguments.dtypes[i] != specialisation.dtypes[i]) return false;
@@ -137,14 +149,15 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 
 }  // namespace
 
-KernelIndex::KernelIndex(const Kernel& kernel_) : kernel(kernel_), needs_sm_count_(uses_sm_count(kernel_)) {
+KernelIndex::KernelIndex(const Kernel& kernel_)
+    : kernel(kernel_), parameter_count_(kernel_.parameters.size()), needs_sm_count_(uses_sm_count(kernel_)) {
     require_small(kernel);
-    for (std::uint8_t i = 0; i < kernel.parameters.size(); ++i) {
+    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const Parameter& parameter = kernel.parameters[i];
-        const bool is_array = parameter.kind == ParameterKind::pointer;
-        (is_array ? arrays_ : values_).push_back(i);
-        if (is_array && parameter.is_written) outputs_.push_back(i);
-        if (!is_array && parameter.kind != ParameterKind::scalar) indices_.push_back(i);
+        const Slot slot = slots_[i] = slot_of(parameter);
+        (slot.is_array() ? arrays_ : values_).add(i);
+        if (slot.is_array() && parameter.is_written) outputs_.add(i);
+        if (!slot.is_array() && !slot.is_scalar()) indices_.add(i);
     }
     for (std::size_t i = 0; i < kernel.specialisations.size(); ++i) {
         const auto& dtypes = kernel.specialisations[i].dtypes;

@@ -25,11 +25,11 @@ constexpr std::uintptr_t aligned_bytes = 16;
 }
 
 // The value that the array itself has; empty if it lacks the axis.
-std::optional<std::int64_t> derived(const Parameter& parameter, const View& view) {
-    if (parameter.kind == ParameterKind::size) return view.count;
-    const std::int32_t axis = parameter.axis < 0 ? parameter.axis + view.rank : parameter.axis;
+std::optional<std::int64_t> derived(const Slot& slot, const View& view) {
+    if (slot.kind == ParameterKind::size) return view.count;
+    const std::int32_t axis = slot.axis < 0 ? slot.axis + view.rank : slot.axis;
     if (axis < 0 || axis >= view.rank) return std::nullopt;
-    if (parameter.kind == ParameterKind::shape) return view.shape[axis];
+    if (slot.kind == ParameterKind::shape) return view.shape[axis];
     return stride_in_bytes(view, axis) / view.item_bytes;
 }
 
@@ -46,14 +46,16 @@ void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t 
                    .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
 }
 
-// Most extents and many grids are one parameter.
-bool is_parameter(Code code) { return code.size() == 2 && code[0] == static_cast<std::int64_t>(Op::parameter); }
+bool is_divisible(std::int64_t value, std::int64_t divisor) {
+    const bool is_power_of_2 = (divisor & (divisor - 1)) == 0;  // nearly always, and a division is slow
+    return divisor <= 1 || (is_power_of_2 ? (value & (divisor - 1)) == 0 : value % divisor == 0);
+}
 
-bool is_dividing(const Specialisation& specialisation, const Arguments& arguments) {
-    for (std::size_t i = 0; i < specialisation.divisibility.size(); ++i) {
-        const auto divisor = specialisation.divisibility[i];
-        if (divisor > 1 && arguments.integers[i] % divisor != 0) return false;
-    }
+bool is_dividing(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments) {
+    for (const auto i : index.values())
+        if (i < specialisation.divisibility.size() &&
+            !is_divisible(arguments.integers[i], specialisation.divisibility[i]))
+            return false;
     return true;
 }
 
@@ -61,14 +63,13 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& specialis
     bool is_small = true, is_aligned = true;
     for (const auto i : index.arrays()) {
         const View& view = *arguments.views[i];
-        const Span span = byte_span(view);
-        is_small &= span.high - span.low < index32_limit * view.item_bytes;
+        is_small &= view.span.high - view.span.low < index32_limit * view.item_bytes;
         is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
     }
     for (const auto i : index.indices())
         is_small &= arguments.integers[i] < index32_limit && arguments.integers[i] > -index32_limit;
     if (!is_small) return Variant::general64;
-    return is_aligned && is_dividing(specialisation, arguments) ? Variant::aligned32 : Variant::general32;
+    return is_aligned && is_dividing(index, specialisation, arguments) ? Variant::aligned32 : Variant::general32;
 }
 
 void check_grid(const Kernel& kernel, const std::array<std::int64_t, 3>& grid) {
@@ -98,22 +99,21 @@ private:
     std::size_t offset_ = 0, count_ = 0;
 };
 
-Dtype packed_dtype(const Parameter& parameter, const Plan& plan) {
-    if (parameter.kind != ParameterKind::scalar) return plan.variant == Variant::general64 ? Dtype::i64 : Dtype::i32;
-    return parameter.dtype_var < 0 ? parameter.dtype
-                                   : plan.specialisation->dtypes[static_cast<std::size_t>(parameter.dtype_var)];
+Dtype packed_dtype(const Slot& slot, const Plan& plan) {
+    if (!slot.is_scalar()) return plan.variant == Variant::general64 ? Dtype::i64 : Dtype::i32;
+    return slot.dtype_var < 0 ? slot.dtype : plan.specialisation->dtypes[static_cast<std::size_t>(slot.dtype_var)];
 }
 
-void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
+void pack(const KernelIndex& index, const Arguments& arguments, Plan& plan) {
     Packer packer(plan);
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
-        const Parameter& parameter = kernel.parameters[i];
-        if (parameter.kind == ParameterKind::pointer) {
+    for (std::size_t i = 0; i < index.parameter_count(); ++i) {
+        const Slot& slot = index.slot(i);
+        if (slot.is_array()) {
             std::byte* data = arguments.views[i]->data;
             std::copy_n(reinterpret_cast<const std::byte*>(&data), sizeof data, packer.place(sizeof data));
             continue;
         }
-        const Dtype dtype = packed_dtype(parameter, plan);
+        const Dtype dtype = packed_dtype(slot, plan);
         std::byte* place = packer.place(dtype_bytes(dtype));
         if (is_floating(dtype))
             store_real(dtype, arguments.reals[i], place);
@@ -127,25 +127,21 @@ void pack(const Kernel& kernel, const Arguments& arguments, Plan& plan) {
 
 std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
                           std::int64_t sm_count, Code code) {
-    if (is_parameter(code)) return arguments.integers.at(static_cast<std::size_t>(code[1]));
-    std::array<std::int64_t, most_constants> constants;
-    const std::size_t constant_count = specialisation.constants.size();
-    for (std::size_t i = 0; i < constant_count; ++i) constants[i] = specialisation.constants[i].integer;
-    return evaluate(code, {std::span(arguments.integers).first(kernel.parameters.size()),
-                           std::span(constants).first(constant_count), sm_count});
+    return evaluate(
+        code, {std::span(arguments.integers).first(kernel.parameters.size()), specialisation.constants, sm_count});
 }
 
 void fill_index_parameters(const KernelIndex& index, Arguments& arguments) {
     const Kernel& kernel = index.kernel;
     for (const auto i : index.indices()) {
-        const Parameter& parameter = kernel.parameters[i];
-        const View& view = *arguments.views[static_cast<std::size_t>(parameter.tensor)];
-        const auto actual = derived(parameter, view);
+        const Slot& slot = index.slot(i);
+        const View& view = *arguments.views[static_cast<std::size_t>(slot.tensor)];
+        const auto actual = derived(slot, view);
         if (arguments.is_given[i]) {
-            check_given(kernel, parameter, arguments.integers[i], actual);
+            check_given(kernel, kernel.parameters[i], arguments.integers[i], actual);
             continue;
         }
-        if (!actual) fail_rank(kernel, parameter, view);
+        if (!actual) fail_rank(kernel, kernel.parameters[i], view);
         arguments.integers[i] = *actual;
     }
 }
@@ -162,7 +158,7 @@ void complete_plan(const KernelIndex& index, const Arguments& arguments, std::in
             plan.grid[i] = evaluate_for(kernel, *plan.specialisation, arguments, sm_count, kernel.grid[i]);
     }
     check_grid(kernel, plan.grid);
-    pack(kernel, arguments, plan);
+    pack(index, arguments, plan);
 }
 
 bool is_empty(const KernelIndex& index, const Arguments& arguments, const Plan& plan) {

@@ -71,12 +71,30 @@ struct Plan {
     std::int64_t programs() const { return grid[0] * grid[1] * grid[2]; }
 };
 
+// What calls read of a parameter, in so few bytes that those of a kernel share one or two cache lines.
+struct Slot {
+    static constexpr std::uint8_t no_extent = 255, computed_extent = 254;
+
+    ParameterKind kind;
+    std::int8_t dtype_var;
+    Dtype dtype;
+    std::int8_t tensor;
+    std::int8_t axis;
+    bool is_strided;
+    bool has_default;
+    std::uint8_t extent;  // the parameter that it is
+
+    bool is_array() const { return kind == ParameterKind::pointer; }
+    bool is_scalar() const { return kind == ParameterKind::scalar; }
+};
+
 // Facts of a kernel that calls need, worked out once.
 class KernelIndex {
 public:
     explicit KernelIndex(const Kernel& kernel);
 
     const Kernel& kernel;
+    const Slot& slot(std::size_t parameter) const { return slots_[parameter]; }
     const std::vector<std::uint16_t>& with_first_dtype(Dtype dtype) const {
         return by_dtype_[static_cast<std::size_t>(dtype)];
     }
@@ -85,14 +103,25 @@ public:
     std::span<const std::uint8_t> outputs() const { return outputs_; }  // of the arrays
     std::span<const std::uint8_t> indices() const { return indices_; }  // sizes, shapes, strides
     std::span<const std::uint8_t> values() const { return values_; }    // all that are no arrays
+    std::size_t parameter_count() const { return parameter_count_; }
     bool needs_sm_count() const { return needs_sm_count_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
 
 private:
-    std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
-    std::vector<std::uint8_t> arrays_, outputs_, indices_, values_;
+    // A list of parameters in place.
+    struct Few {
+        std::array<std::uint8_t, most_parameters> items{};
+        std::uint8_t count = 0;
+        void add(std::size_t parameter) { items[count++] = static_cast<std::uint8_t>(parameter); }
+        operator std::span<const std::uint8_t>() const { return {items.data(), count}; }
+    };
+
+    std::size_t parameter_count_;
     bool needs_sm_count_;
+    std::array<Slot, most_parameters> slots_{};
+    Few arrays_, outputs_, indices_, values_;
+    std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
 };
 
 // "x f16[4096, 1000], y f16[4096] on cuda:0"
@@ -105,9 +134,8 @@ bool is_equal(const ConstantValue& a, const ConstantValue& b);
 std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
                           std::int64_t sm_count, Code code);
 
-// Give a dtype variable the element type of an argument, or compare them. Raises Failure.
-void bind_dtype(const Kernel& kernel, std::size_t parameter, Dtype dtype, Arguments& arguments);
-void bind_device(const Kernel& kernel, std::size_t parameter, const View& view, Arguments& arguments);
+// Give a dtype variable the element type of an argument, or compare them; the same with the device. Raises Failure.
+void bind_array(const KernelIndex& index, std::size_t parameter, const View& view, Arguments& arguments);
 
 // Sizes, shapes and strides that were left out; those given must not reach beyond the array.
 void fill_index_parameters(const KernelIndex& index, Arguments& arguments);

@@ -142,9 +142,10 @@ Instance Dispatcher::dispatch(nb::handle dtype, nb::args constants, nb::kwargs n
 void Dispatcher::preload(int device) const { preload_kernel(kernel(), device); }
 
 nb::dict Dispatcher::info(nb::args arguments, nb::kwargs named) const {
-    if (arguments.size() > 0) return explain_call(callable_, arguments.ptr(), named.ptr());
-    if (named.contains("device")) return device_info(kernel(), nb::cast<int>(nb::object(named["device"])));
-    return named.size() > 0 ? explain_call(callable_, arguments.ptr(), named.ptr()) : kernel_info(kernel());
+    const bool has_call = arguments.size() > 0 || (named.size() > 0 && !named.contains("device"));
+    if (has_call) return explain_call(callable_, PackedArguments(arguments.ptr(), named.ptr()).arguments());
+    if (named.size() == 0) return kernel_info(kernel());
+    return device_info(kernel(), nb::cast<int>(nb::object(named["device"])));
 }
 
 std::string Dispatcher::text_signature() const {

@@ -34,6 +34,18 @@ constexpr std::array<Row, dtype_count> rows{{
     {"f8e5m2", "float8_e5m2", "float8e5", 12, 8, 5, 2},
 }};
 
+constexpr std::size_t dlpack_codes = 16;
+constexpr Dtype no_dtype = static_cast<Dtype>(255);
+
+// By DLPack's code and bytes: each array of each call asks.
+constexpr auto by_dlpack = [] {
+    std::array<std::array<Dtype, 9>, dlpack_codes> table{};
+    for (auto& sizes : table) sizes.fill(no_dtype);
+    for (std::size_t i = 0; i < rows.size(); ++i)
+        table[rows[i].dlpack_code][rows[i].dlpack_bits / 8] = static_cast<Dtype>(i);
+    return table;
+}();
+
 const Row& row(Dtype dtype) { return rows[static_cast<std::size_t>(dtype)]; }
 
 std::optional<Dtype> sized(char kind, std::size_t bytes) {
@@ -78,10 +90,9 @@ std::optional<Dtype> parse_dtype(std::string_view name) {
 }
 
 std::optional<Dtype> dtype_from_dlpack(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes) {
-    if (lanes != 1) return std::nullopt;
-    for (std::size_t i = 0; i < rows.size(); ++i)
-        if (rows[i].dlpack_code == code && rows[i].dlpack_bits == bits) return static_cast<Dtype>(i);
-    return std::nullopt;
+    if (lanes != 1 || code >= dlpack_codes || bits % 8 != 0 || bits > 64) return std::nullopt;
+    const Dtype dtype = by_dlpack[code][bits / 8];
+    return dtype == no_dtype ? std::nullopt : std::optional(dtype);
 }
 
 std::string dlpack_name(std::uint8_t code, std::uint8_t bits, std::uint16_t lanes) {

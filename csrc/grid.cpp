@@ -28,6 +28,7 @@ std::int64_t floor_mod(std::int64_t a, std::int64_t b) {
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
     if (b == 0) return 0;
+    if (a > 0 && b > 0) return (a - 1) / b + 1;
     return floor_div(a, b) + (floor_mod(a, b) != 0);
 }
 
@@ -79,9 +80,24 @@ private:
     std::size_t size_ = 0;
 };
 
-std::int64_t at(std::span<const std::int64_t> values, std::int64_t index) {
-    if (index < 0 || static_cast<std::size_t>(index) >= values.size()) Stack::malformed();
+template <class Value>
+const Value& at(std::span<const Value> values, std::int64_t index) {
+    if (static_cast<std::size_t>(index) >= values.size()) Stack::malformed();
     return values[static_cast<std::size_t>(index)];
+}
+
+bool is_operand(std::int64_t word) { return word >= 0 && word <= static_cast<std::int64_t>(Op::constexpr_value); }
+
+bool is_binary(std::int64_t word) {
+    return word >= static_cast<std::int64_t>(Op::add) && word <= static_cast<std::int64_t>(Op::logical_or);
+}
+
+std::int64_t operand(Op op, std::int64_t word, const Scope& scope) {
+    switch (op) {
+        case Op::parameter: return at(scope.parameters, word);
+        case Op::constexpr_value: return at(scope.constants, word).integer;
+        default: return word;
+    }
 }
 
 void select(Stack& stack) {
@@ -90,17 +106,15 @@ void select(Stack& stack) {
     stack.push(stack.pop() ? then : otherwise);
 }
 
-}  // namespace
-
-std::int64_t evaluate(Code code, const Scope& scope) {
+std::int64_t evaluate_on_stack(Code code, const Scope& scope) {
     Stack stack;
     for (std::size_t i = 0; i < code.size(); ++i) {
         const auto op = static_cast<Op>(code[i]);
         if (op <= Op::constexpr_value && i + 1 == code.size()) Stack::malformed();
         switch (op) {
-            case Op::constant: stack.push(code[++i]); break;
-            case Op::parameter: stack.push(at(scope.parameters, code[++i])); break;
-            case Op::constexpr_value: stack.push(at(scope.constants, code[++i])); break;
+            case Op::constant:
+            case Op::parameter:
+            case Op::constexpr_value: stack.push(operand(op, code[++i], scope)); break;
             case Op::logical_not: stack.push(!stack.pop()); break;
             case Op::select: select(stack); break;
             case Op::next_pow2: stack.push(next_pow2(stack.pop())); break;
@@ -116,6 +130,17 @@ std::int64_t evaluate(Code code, const Scope& scope) {
     const std::int64_t result = stack.pop();
     if (!stack.is_empty()) Stack::malformed();
     return result;
+}
+
+}  // namespace
+
+// Most extents are one operand, most grids and picks one operation: these need no stack.
+std::int64_t evaluate(Code code, const Scope& scope) {
+    const auto first = [&] { return operand(static_cast<Op>(code[0]), code[1], scope); };
+    if (code.size() == 2 && is_operand(code[0])) return first();
+    if (code.size() != 5 || !is_operand(code[0]) || !is_operand(code[2]) || !is_binary(code[4]))
+        return evaluate_on_stack(code, scope);
+    return binary(static_cast<Op>(code[4]), first(), operand(static_cast<Op>(code[2]), code[3], scope));
 }
 
 }  // namespace gristmill

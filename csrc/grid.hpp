@@ -34,7 +34,7 @@ enum class Op : std::int64_t {
 
 struct Scope {
     std::span<const std::int64_t> parameters;
-    std::span<const std::int64_t> constants;
+    std::span<const ConstantValue> constants;
     std::int64_t sm_count;
 };
 

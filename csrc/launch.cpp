@@ -45,7 +45,8 @@ void synchronise(const EntryPlace& place, cuda::GpuDevice& device, cuda::Stream 
 void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry& geometry) {
     const unsigned threads = geometry.threads;
     for (std::size_t axis = 0; axis < 3; ++axis) {
-        const std::int64_t most_programs = most_blocks[axis] / (axis == 0 ? geometry.ctas : 1);
+        const bool has_clusters = axis == 0 && geometry.ctas > 1;
+        const std::int64_t most_programs = has_clusters ? most_blocks[axis] / geometry.ctas : most_blocks[axis];
         if (plan.grid[axis] > most_programs)
             throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": the grid is too large along axis ", axis),
                                              .found = concat(plan.grid[axis], " programs"),

@@ -58,11 +58,13 @@ TypeInfo inspect(PyObject* object) {
 
 }  // namespace
 
-const TypeInfo& type_info(PyObject* object) {
+const TypeInfo* last_type = nullptr;
+
+const TypeInfo& find_type_info(PyObject* object) {
     static std::deque<TypeInfo> known;
     PyTypeObject* type = Py_TYPE(object);
     for (const TypeInfo& info : known)
-        if (info.type == type) return info;
+        if (info.type == type) return *(last_type = &info);
     TypeInfo info = inspect(object);
     if (info.protocol == Protocol::none) {  // an instance of the same type may still offer one
         static thread_local TypeInfo nothing;

@@ -22,8 +22,14 @@ struct TypeInfo {
     PyObject* is_negated;            // torch: the unbound method Tensor.is_neg; else null
 };
 
+// The type asked for last: nearly always that of the next argument too.
+extern const TypeInfo* last_type;
+const TypeInfo& find_type_info(PyObject* object);
+
 // Hold the GIL. The reference stays valid; the type is kept alive.
-const TypeInfo& type_info(PyObject* object);
+inline const TypeInfo& type_info(PyObject* object) {
+    return last_type && last_type->type == Py_TYPE(object) ? *last_type : find_type_info(object);
+}
 
 std::string type_name(PyObject* object);  // "numpy.ndarray"
 

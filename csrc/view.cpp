@@ -54,39 +54,30 @@ bool is_interleaved(const View& a, const View& b, std::int64_t distance) {
 
 }  // namespace
 
-std::int64_t element_count(const View& view) {
-    std::int64_t count = 1;
-    for (const auto length : shape_of(view)) count *= length;
-    return count;
+void complete(View& view) {
+    std::int64_t count = 1, dense = view.item_bytes;
+    bool is_contiguous = true;
+    Span span{0, view.item_bytes};
+    for (std::int32_t i = view.rank - 1; i >= 0; --i) {
+        const std::int64_t length = view.shape[i];
+        const std::int64_t stride = view.strides ? view.strides[i] * view.stride_bytes : dense;
+        const std::int64_t reach = (length - 1) * stride;
+        is_contiguous &= length == 1 || stride == dense;
+        (reach < 0 ? span.low : span.high) += reach;
+        dense *= length;
+        count *= length;
+    }
+    view.count = count;
+    view.is_contiguous = is_contiguous || count == 0;
+    view.span = count == 0 ? Span{0, 0} : span;
 }
 
 std::int64_t stride_in_bytes(const View& view, std::int32_t axis) {
     return view.strides ? view.strides[axis] * view.stride_bytes : dense_stride(view, axis);
 }
 
-bool is_contiguous(const View& view) {
-    if (!view.strides || view.count == 0) return true;
-    std::int64_t expected = view.item_bytes;
-    for (std::int32_t i = view.rank - 1; i >= 0; --i) {
-        if (view.shape[i] != 1 && view.strides[i] * view.stride_bytes != expected) return false;
-        expected *= view.shape[i];
-    }
-    return true;
-}
-
-Span byte_span(const View& view) {
-    if (view.count == 0) return {0, 0};
-    if (!view.strides) return {0, view.count * view.item_bytes};
-    Span span{0, view.item_bytes};
-    for (std::int32_t i = 0; i < view.rank; ++i) {
-        const std::int64_t reach = (view.shape[i] - 1) * view.strides[i] * view.stride_bytes;
-        (reach < 0 ? span.low : span.high) += reach;
-    }
-    return span;
-}
-
 bool has_repeated_elements(const View& view) {
-    if (!view.strides || view.count == 0) return false;
+    if (view.is_contiguous) return false;
     for (std::int32_t i = 0; i < view.rank; ++i)
         if (view.shape[i] > 1 && view.strides[i] == 0) return true;
     return false;
@@ -94,19 +85,17 @@ bool has_repeated_elements(const View& view) {
 
 bool is_same_buffer(const View& a, const View& b) {
     if (a.data != b.data || a.count != b.count || a.item_bytes != b.item_bytes) return false;
-    return (is_contiguous(a) && is_contiguous(b)) || has_same_strides(a, b);
+    return (a.is_contiguous && b.is_contiguous) || has_same_strides(a, b);
 }
 
 bool may_overlap(const View& a, const View& b) {
     if (a.count == 0 || b.count == 0) return false;
-    const Span span_a = byte_span(a);
-    const Span span_b = byte_span(b);
-    const auto start_a = reinterpret_cast<std::intptr_t>(a.data) + span_a.low;
-    const auto start_b = reinterpret_cast<std::intptr_t>(b.data) + span_b.low;
-    const auto end_a = reinterpret_cast<std::intptr_t>(a.data) + span_a.high;
-    const auto end_b = reinterpret_cast<std::intptr_t>(b.data) + span_b.high;
+    const auto start_a = reinterpret_cast<std::intptr_t>(a.data) + a.span.low;
+    const auto start_b = reinterpret_cast<std::intptr_t>(b.data) + b.span.low;
+    const auto end_a = reinterpret_cast<std::intptr_t>(a.data) + a.span.high;
+    const auto end_b = reinterpret_cast<std::intptr_t>(b.data) + b.span.high;
     if (end_a <= start_b || end_b <= start_a) return false;
-    if (is_contiguous(a) && is_contiguous(b)) return true;
+    if (a.is_contiguous && b.is_contiguous) return true;
     return !is_interleaved(a, b, start_b - start_a);
 }
 

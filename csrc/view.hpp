@@ -16,6 +16,11 @@ struct Device {
     bool operator==(const Device&) const = default;
 };
 
+// Byte offsets from an array's `data`: every element lies in [low, high).
+struct Span {
+    std::int64_t low, high;
+};
+
 // Shape and strides are borrowed from the array's owner.
 struct View {
     std::byte* data;
@@ -26,19 +31,17 @@ struct View {
     Dtype dtype;
     bool is_read_only;
     Device device;
-    std::int64_t count;  // of elements
     std::int64_t item_bytes;
+    // Set by `complete`.
+    std::int64_t count = 0;  // of elements
+    bool is_contiguous = false;  // C order; empty arrays too
+    Span span = {};
 };
 
-// Byte offsets from `data`: every element lies in [low, high).
-struct Span {
-    std::int64_t low, high;
-};
+// Work out what follows from the rest: calls ask for it again and again.
+void complete(View& view);
 
-std::int64_t element_count(const View& view);
 std::int64_t stride_in_bytes(const View& view, std::int32_t axis);
-bool is_contiguous(const View& view);
-Span byte_span(const View& view);
 
 // Whether two indices mean the same element, as in an expanded array.
 bool has_repeated_elements(const View& view);

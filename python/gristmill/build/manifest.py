@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 
+NOT_BUILT = (0, 0, 0)  # the geometry of an entry that a target does not have
+
+
 @dataclass(frozen=True)
 class ImageRow:
     """One image, before compression; `name` is for people. Images of one `group` are compressed together.
@@ -103,11 +106,11 @@ class Manifest:
 
 
 def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequence[str]) -> dict[str, list[Code]]:
-    """Return the CUDA code of a specialisation by target, each variant under one symbol on all targets.
+    """Return the CUDA code of a specialisation by target, each variant under one symbol on all targets that have it.
 
     Where one target has the same code for two variants and another has not, the variants keep a symbol each.
     """
-    by_target = {target: list(codes[specialisation.id, target]) for target in targets}
+    by_target = {t: list(codes[specialisation.id, t]) for t in targets if codes[specialisation.id, t]}
     for i, variant in enumerate(VARIANTS):
         symbols = {rows[i].symbol for rows in by_target.values()}
         if len(symbols) > 1:
@@ -134,7 +137,7 @@ class ManifestBuilder:
         """Return each distinct entry of `kernel` for `target`, with the specialisation that it is of."""
         found: dict[str, tuple[str, Code]] = {}
         for specialisation in kernel.specialisations():
-            for code in self._cuda[specialisation.id][target]:
+            for code in self._cuda[specialisation.id].get(target, ()):
                 found.setdefault(code.symbol, (specialisation.id, code))
         return list(found.values())
 
@@ -188,20 +191,21 @@ class ManifestBuilder:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
         symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
-        shapes = [cuda[target] for target in self._settings.cuda_targets]
+        shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
-            geometry=tuple((code.threads, code.shared_bytes, code.ctas) for code in shapes),
+            geometry=tuple((c.threads, c.shared_bytes, c.ctas) if c else NOT_BUILT for c in shapes),
             host=tuple(self._host_function(code) for code in host),
-            ptx=tuple(self._ptx_image(kernel, target, cuda[target]) for target in self._settings.ptx_targets),
+            ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )
 
     def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[int, ...]:
         """What each index must be a multiple of for the first, aligned variant: of all targets, the least common."""
         wanted: dict[str, int] = {}
         for target in self._settings.targets:
-            for name, value in self._codes[specialisation.id, target][0].divisibility.items():
-                wanted[name] = math.lcm(wanted.get(name, 1), value)
+            for code in self._codes[specialisation.id, target][:1]:
+                for name, value in code.divisibility.items():
+                    wanted[name] = math.lcm(wanted.get(name, 1), value)
         return tuple(wanted.get(p.name, 1) for p in kernel.parameters) if wanted else ()
 
     def _host_function(self, code: Code) -> str:

@@ -46,11 +46,16 @@ class Artifact:
 def compile_variants(
     kernel: Kernel, specialisation: Specialisation, target: Target, watch: Watch | None = None
 ) -> list[Artifact]:
-    """Compile a specialisation for each variant, in the order of VARIANTS; variants whose code is equal are merged."""
+    """Compile a specialisation for each variant, in the order of VARIANTS; variants whose code is equal are merged.
+
+    Returns nothing where its tiles overflow a block of the target and another specialisation can serve instead.
+    """
     made: dict[str, Artifact] = {}
     artifacts = []
     for variant in VARIANTS:
         lowered = lower_variant(kernel, specialisation, variant, target, watch or _ignore)
+        if lowered.overflows and is_replaceable(kernel, specialisation):
+            return []
         key = lowered.text.replace(lowered.symbol, "")
         if key not in made:
             made[key] = generate(lowered, target, watch or _ignore)
@@ -77,6 +82,13 @@ class Lowered:
     read: tuple[str, ...]
     divisibility: dict[str, int]
     ctas: int
+    overflows: bool
+
+
+def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
+    """Whether a call may take a later specialisation in the same dtypes: the kernel picks, the first that suits."""
+    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
+    return bool(kernel.pick) and same[-1] != specialisation
 
 
 def lower_variant(
@@ -101,7 +113,7 @@ def lower_variant(
     written, read = _touched(function)
     promised = {v.name: d for v, d in divisibility.items()}
     shape = (32 * function.num_warps, machine.shared_bytes)
-    return Lowered(function.name, text, *shape, written, read, promised, function.num_blocks)
+    return Lowered(function.name, text, *shape, written, read, promised, function.num_blocks, function.overflows)
 
 
 def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:

@@ -156,6 +156,7 @@ class Function:
     body: Block
     num_warps: int = 4
     num_blocks: int = 1  # of a cluster, over which tiles are spread
+    overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     shared_bytes: int = 0  # that a block may have on the target
     facts: dict[Value, int] = field(default_factory=dict)

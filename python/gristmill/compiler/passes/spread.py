@@ -25,6 +25,7 @@ def run(function: Function) -> None:
         function.num_blocks = blocks
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
+        function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
 
 
 def _largest(function: Function) -> tuple[int, int]:

@@ -47,6 +47,13 @@ std::int64_t multiprocessors(const KernelIndex& index, const Arguments& argument
                                                     : ready_device(arguments.device.ordinal).facts().sm_count;
 }
 
+// Needed only where some specialisations are not built for every target.
+int code_source(const KernelIndex& index, const Arguments& arguments) {
+    if (!index.has_gaps() || arguments.device.kind == DeviceKind::cpu) return any_source;
+    const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
+    return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());
+}
+
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     const KernelIndex& index = bound.index();
     const Arguments& arguments = bound.arguments();
@@ -55,7 +62,7 @@ void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     Grid given;
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(index.kernel, grid);
-    plan.specialisation = &choose_specialisation(index, arguments, sm_count, bound.only());
+    plan.specialisation = &choose_specialisation(index, arguments, sm_count, code_source(index, arguments), bound.only());
     check_arrays(index, *plan.specialisation, arguments, sm_count);
     complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
 }

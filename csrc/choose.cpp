@@ -4,6 +4,7 @@
 #include "dispatch.hpp"
 #include "dtype.hpp"
 #include "grid.hpp"
+#include "image.hpp"
 
 namespace gristmill {
 
@@ -55,6 +56,12 @@ bool has_constants(const Specialisation& specialisation, const Arguments& argume
     for (std::size_t i = 0; i < specialisation.constants.size(); ++i)
         if (arguments.constants.has(i) && !is_equal(arguments.constants[i], specialisation.constants[i])) return false;
     return true;
+}
+
+bool has_gaps(const Kernel& kernel) {
+    return std::ranges::any_of(kernel.specialisations, [](const Specialisation& row) {
+        return std::ranges::any_of(row.entries[0].geometry, [](const Geometry& shape) { return shape.threads == 0; });
+    });
 }
 
 bool is_picked(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
@@ -124,6 +131,11 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
                     : "leave the constant out, so that `pick` chooses; or add a larger value and rebuild"});
 }
 
+[[noreturn]] void fail_target(const Kernel& kernel, const Specialisation& only) {
+    throw Failure(ErrorKind::runtime, {.what = concat(only.id, ": not built for this device: its tiles do not fit"),
+                                       .fix = concat("call `", kernel.name, "(...)`, which takes another one there")});
+}
+
 [[noreturn]] void fail_choice(const Kernel& kernel, const Arguments& arguments) {
     std::vector<const Specialisation*> typed, fitting;
     for (const auto& row : kernel.specialisations) {
@@ -150,7 +162,10 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 }  // namespace
 
 KernelIndex::KernelIndex(const Kernel& kernel_)
-    : kernel(kernel_), parameter_count_(kernel_.parameters.size()), needs_sm_count_(uses_sm_count(kernel_)) {
+    : kernel(kernel_),
+      parameter_count_(kernel_.parameters.size()),
+      needs_sm_count_(uses_sm_count(kernel_)),
+      has_gaps_(gristmill::has_gaps(kernel_)) {
     require_small(kernel);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const Parameter& parameter = kernel.parameters[i];
@@ -188,14 +203,15 @@ bool is_equal(const ConstantValue& a, const ConstantValue& b) {
 }
 
 const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
-                                            const Specialisation* only) {
+                                            int source, const Specialisation* only) {
     const Kernel& kernel = index.kernel;
     if (only) {
+        if (!is_built(*only, source)) fail_target(kernel, *only);
         if (has_dtypes(*only, arguments) && is_picked(kernel, *only, arguments, sm_count)) return *only;
         fail_instance(kernel, arguments, *only);
     }
     const auto fits = [&](const Specialisation& row) {
-        return has_dtypes(row, arguments) && has_constants(row, arguments) &&
+        return has_dtypes(row, arguments) && has_constants(row, arguments) && is_built(row, source) &&
                is_picked(kernel, row, arguments, sm_count);
     };
     const bool is_typed = !kernel.dtype_vars.empty() && arguments.dtypes[0] != unbound;

@@ -105,6 +105,7 @@ public:
     std::span<const std::uint8_t> values() const { return values_; }    // all that are no arrays
     std::size_t parameter_count() const { return parameter_count_; }
     bool needs_sm_count() const { return needs_sm_count_; }
+    bool has_gaps() const { return has_gaps_; }  // some specialisations are not built for every CUDA target
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
 
@@ -118,7 +119,7 @@ private:
     };
 
     std::size_t parameter_count_;
-    bool needs_sm_count_;
+    bool needs_sm_count_, has_gaps_;
     std::array<Slot, most_parameters> slots_{};
     Few arrays_, outputs_, indices_, values_;
     std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
@@ -142,7 +143,7 @@ void fill_index_parameters(const KernelIndex& index, Arguments& arguments);
 
 // The first specialisation that fits, or `only` if it does. Raises Failure with what is built.
 const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
-                                            const Specialisation* only);
+                                            int source, const Specialisation* only);
 
 // Contiguity, extents, read-only and overlapping outputs. Raises Failure.
 void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <ranges>
 
 #include "call.hpp"
 #include "dtype.hpp"
@@ -199,7 +200,8 @@ int current_device() {
 int preload_kernel(const Kernel& kernel, int ordinal) {
     cuda::GpuDevice& device = ready_device(ordinal);
     int loaded = 0;
-    for (const auto& row : kernel.specialisations)
+    const int source = source_for(kernel, device.facts(), device.api().resolver.driver_version());
+    for (const auto& row : kernel.specialisations | std::views::filter([&](const auto& r) { return is_built(r, source); }))
         for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
             const cuda::Kernel handle = ready_kernel({kernel, row, variant}, device).handle;
             const nb::gil_scoped_release released;

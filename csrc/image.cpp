@@ -132,4 +132,18 @@ std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device
     fail_device(place, device);
 }
 
+int source_for(const Kernel& kernel, const cuda::DeviceFacts& device, int driver_version) {
+    const auto cubins = is_ptx_forced() ? std::span<const std::uint16_t>() : kernel.cubins;
+    for (const auto& row : kernel.specialisations)
+        if (const auto image = choose_image(tables.images, cubins, row.entries[0].ptx, device.capability, driver_version))
+            return tables.images[*image].source;
+    return any_source;
+}
+
+bool is_built(const Specialisation& specialisation, int source) {
+    const auto& geometry = specialisation.entries[0].geometry;
+    return source < 0 || static_cast<std::size_t>(source) >= geometry.size() ||
+           geometry[static_cast<std::size_t>(source)].threads != 0;
+}
+
 }  // namespace gristmill

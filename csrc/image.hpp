@@ -41,6 +41,11 @@ struct EntryPlace {
 // The image for an entry. Raises Failure that names the device and what is embedded.
 std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device, int driver_version);
 
+// Which target's code a device runs of a kernel (Image::source), and whether a specialisation has any for it.
+inline constexpr int any_source = -1;
+int source_for(const Kernel& kernel, const cuda::DeviceFacts& device, int driver_version);
+bool is_built(const Specialisation& specialisation, int source);
+
 // The image's bytes, decompressed at first use; NUL-terminated. Hold the GIL.
 const std::string& image_bytes(std::uint16_t image);
 

@@ -42,12 +42,17 @@ void add_host(nb::list& lines) {
     add(lines, "threads", "ok", concat(host_thread_count(), " for a large grid (GRISTMILL_NUM_THREADS)"));
 }
 
+std::string image_text(const EntryPlace& place, const cuda::DeviceFacts& facts, int driver_version) {
+    return describe_image(tables.images[image_for(place, facts, driver_version)]);
+}
+
 std::string images_text(const cuda::DeviceFacts& facts, int driver_version) {
     std::set<std::string> used;
-    for (const auto& kernel : tables.kernels)
+    for (const auto& kernel : tables.kernels) {
+        const int source = source_for(kernel, facts, driver_version);
         for (const auto& row : kernel.specialisations)
-            used.insert(
-                describe_image(tables.images[image_for({kernel, row, Variant::aligned32}, facts, driver_version)]));
+            if (is_built(row, source)) used.insert(image_text({kernel, row, Variant::aligned32}, facts, driver_version));
+    }
     return listed(used, [](const std::string& text) { return text; });
 }
 
@@ -115,10 +120,11 @@ nb::dict kernel_info(const Kernel& kernel) {
 nb::dict device_info(const Kernel& kernel, int device) {
     const cuda::Api& api = cuda::driver();
     const cuda::DeviceFacts facts = cuda::device_facts(api, device);
+    const int version = api.resolver.driver_version(), source = source_for(kernel, facts, version);
     nb::dict result, images;
     for (const auto& row : kernel.specialisations)
-        images[row.id] = describe_image(
-            tables.images[image_for({kernel, row, Variant::aligned32}, facts, api.resolver.driver_version())]);
+        images[row.id] =
+            is_built(row, source) ? image_text({kernel, row, Variant::aligned32}, facts, version) : "not built";
     result["kernel"] = kernel.name;
     result["device"] = concat(facts.name, ", sm_", facts.capability.sm());
     result["images"] = images;

@@ -48,7 +48,7 @@ struct Geometry {
 // The code for one specialisation under one set of promises: images are found by symbol.
 struct Entry {
     const char* symbol;
-    std::span<const Geometry> geometry;  // by Image::source; empty: no CUDA code
+    std::span<const Geometry> geometry;  // by Image::source, all 0 where it is not built; empty: no CUDA code
     std::span<const HostFunction> host;  // by index of HostLevel in Tables::host_levels; empty: no CPU code
     std::span<const std::uint16_t> ptx;  // indices into Tables::images
 };

@@ -24,7 +24,7 @@ constexpr std::uint16_t both_cubins[] = {0, 1}, both_ptx[] = {2, 3}, new_ptx[] =
 // By source: of all images but those for sm_90a, then of these.
 constexpr Geometry one_warp[] = {{32, 0, 1}, {32, 0, 1}}, four_warps[] = {{128, 0, 1}, {128, 0, 1}},
                    eight_warps[] = {{256, 0, 1}, {256, 0, 1}}, much_shared[] = {{128, 0, 1}, {128, 65536, 1}},
-                   clusters[] = {{128, 0, 1}, {256, 1024, 2}};
+                   clusters[] = {{128, 0, 1}, {256, 1024, 2}}, only_90a[] = {{0, 0, 0}, {32, 0, 1}};
 
 constexpr Value integer(std::int64_t value) { return {Value::Kind::integer, value, 0, nullptr}; }
 
@@ -201,6 +201,30 @@ constexpr Specialisation row_backward_rows[] = {
      -1},
 };
 
+// long_rows: the first specialisation is built for sm_90a only.
+constexpr Specialisation long_rows[] = {
+    {"long_rows__f32__64",
+     f32s,
+     block_64,
+     1,
+     0,
+     {},
+     {{"long_64_a32", only_90a, row_32, {}},
+      {"long_64_g32", only_90a, row_32, {}},
+      {"long_64_g64", only_90a, row_64, {}}},
+     -1},
+    {"long_rows__f32__256",
+     f32s,
+     block_256,
+     4,
+     0,
+     {},
+     {{"long_256_a32", four_warps, row_32, old_ptx},
+      {"long_256_g32", four_warps, row_32, old_ptx},
+      {"long_256_g64", four_warps, row_64, old_ptx}},
+     -1},
+};
+
 // many: 19 parameters of all kinds; its host function copies the packed block to `out`.
 constexpr Parameter many_parameters[] = {pointer("a", -1, Dtype::f32, false),
                                          pointer("b", -1, Dtype::f32, false),
@@ -293,6 +317,8 @@ constexpr Kernel kernels[] = {
      block_name, row_rows, row_grids, row_pick, 3, both_cubins},
     {"row_scale_backward", "", "def row_scale_backward(...): ...", "kernels/rows.py", row_parameters, d_var, block_name,
      row_backward_rows, row_grids, row_pick, -1, both_cubins},
+    {"long_rows", "", "def long_rows(...): ...", "kernels/rows.py", row_parameters, d_var, block_name, long_rows,
+     row_grids, row_pick, -1, both_cubins},
     {"many",
      "",
      "def many(...): ...",

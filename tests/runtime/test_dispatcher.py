@@ -81,7 +81,7 @@ def test_dispatcher_looks_like_a_function(native):
         == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
     )
     assert native.__all__ == sorted(native.__all__)
-    assert len(native.__all__) == 7
+    assert len(native.__all__) == 8
     assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
     assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
 
@@ -102,3 +102,28 @@ def test_doctor_reports_devices_and_images(native, stub):
     lines = native.doctor()
     assert ("cuda:0", "ok", "Stub GPU, sm_90, 132 multiprocessors") in lines
     assert {status for _, status, _ in lines} <= {"ok", "warning", "error"}
+
+
+def test_specialisations_that_a_target_lacks_are_passed_over(native, stub):
+    x, y = array(2, 8), array(2, 8, offset=4096)
+    assert native.long_rows.info(x, y)["specialisation"] == "long_rows__f32__64"
+    assert native.long_rows.info(np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32))["image"].startswith("host ")
+
+
+def test_specialisations_that_a_target_lacks_are_refused_by_name(run_python):
+    script = """
+stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
+stub.set_device(8, 0, count=1)
+x, y = CudaArray((2, 8)), CudaArray((2, 8), pointer=ADDRESS + 4096)
+print(native.long_rows.info(x, y)["specialisation"])
+native.long_rows.preload()
+print(sum(line.startswith("function") for line in stub.log))
+try:
+    native.long_rows.dispatch("f32", 64).launch(x, y)
+except RuntimeError as error:
+    print(error)
+"""
+    lines = run_python(script).splitlines()
+    assert lines[:2] == ["long_rows__f32__256", "3"]
+    assert lines[2] == "long_rows__f32__64: not built for this device: its tiles do not fit"
+    assert "fix: call `long_rows(...)`" in lines[3]

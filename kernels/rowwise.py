@@ -4,9 +4,9 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import rowwise
 
-# ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster (devices without clusters
-# have no code for rows so long, and take the last configuration). Otherwise the first BLOCK columns are; the rest is read in
-# tiles of TILE, once for what must be known of the whole row and once more for the result, then mostly out of L2.
+# ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster. Devices without clusters
+# have no code for the longest tiles, and take the last configuration, which suits all rows: the first BLOCK columns are
+# a tile, the rest is read in tiles of TILE, once for what must be known of the whole row and once more for the result.
 CONFIGS = [
     gm.Config(BLOCK=256, TILE=256, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),

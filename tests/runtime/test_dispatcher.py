@@ -107,7 +107,8 @@ def test_doctor_reports_devices_and_images(native, stub):
 def test_specialisations_that_a_target_lacks_are_passed_over(native, stub):
     x, y = array(2, 8), array(2, 8, offset=4096)
     assert native.long_rows.info(x, y)["specialisation"] == "long_rows__f32__64"
-    assert native.long_rows.info(np.zeros((2, 8), np.float32), np.zeros((2, 8), np.float32))["image"].startswith("host ")
+    x = np.zeros((2, 8), np.float32)
+    assert native.long_rows.info(x, x)["image"].startswith("host ")
 
 
 def test_specialisations_that_a_target_lacks_are_refused_by_name(run_python):

@@ -54,8 +54,9 @@ void refuse_negated(const TypeInfo& type, PyObject* object, const void* data) {
 }
 
 Device device_of(dlpack::Device device) {
+    if (device.type == dlpack::cuda) return {DeviceKind::cuda, device.id};
     if (device.type == dlpack::cpu || device.type == dlpack::cuda_host) return {DeviceKind::cpu, 0};
-    if (device.type == dlpack::cuda || device.type == dlpack::cuda_managed) return {DeviceKind::cuda, device.id};
+    if (device.type == dlpack::cuda_managed) return {DeviceKind::cuda, device.id};
     throw ArrayProblem{ErrorKind::value, concat("an array on a device of DLPack type ", device.type),
                        "the CPU, CUDA devices", "copy it to one of these"};
 }
@@ -142,20 +143,26 @@ nb::object capsule_of(nb::handle object, const StreamChoice& streams) {
 }  // namespace
 
 ArrayArgument::ArrayArgument(PyObject* object, const TypeInfo& type, const StreamChoice& streams) : ArrayArgument() {
+    if (type.protocol == Protocol::exchange)
+        read_exchange(object, type);
+    else
+        read_other(object, type, streams);
+    if (type.framework == Framework::jax) view_.is_read_only = true;
+    require_memory(view_);
+}
+
+void ArrayArgument::read_other(PyObject* object, const TypeInfo& type, const StreamChoice& streams) {
     switch (type.protocol) {
-        case Protocol::exchange: read_exchange(object, type); break;
         case Protocol::numpy: read_buffer(object, true); break;
         case Protocol::buffer: read_buffer(object, false); break;
         case Protocol::capsule: read_capsule(object, streams); break;
         case Protocol::cuda_interface: read_interface(object, "__cuda_array_interface__", DeviceKind::cuda); break;
         case Protocol::host_interface: read_interface(object, "__array_interface__", DeviceKind::cpu); break;
-        case Protocol::none: fail_no_array(object);
+        default: fail_no_array(object);
     }
-    if (type.framework == Framework::jax) view_.is_read_only = true;
-    require_memory(view_);
 }
 
-ArrayArgument::~ArrayArgument() {
+void ArrayArgument::release() {
     if (holds_ == Holds::buffer) PyBuffer_Release(&buffer_);
     if (holds_ == Holds::managed && managed_->deleter) managed_->deleter(managed_);
     if (holds_ == Holds::versioned && versioned_->deleter) versioned_->deleter(versioned_);

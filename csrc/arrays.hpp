@@ -32,7 +32,9 @@ class ArrayArgument {
 public:
     // Hold the GIL. Raises ArrayProblem, or Failure from the driver.
     ArrayArgument(PyObject* object, const TypeInfo& type, const StreamChoice& streams);
-    ~ArrayArgument();
+    ~ArrayArgument() {
+        if (holds_ != Holds::nothing) release();
+    }
     ArrayArgument(const ArrayArgument&) = delete;
     ArrayArgument& operator=(const ArrayArgument&) = delete;
 
@@ -43,7 +45,9 @@ public:
 private:
     // Complete from here on: what a failed read holds is released too.
     ArrayArgument() {}
+    void release();
     void read_exchange(PyObject* object, const TypeInfo& type);
+    void read_other(PyObject* object, const TypeInfo& type, const StreamChoice& streams);
     void read_capsule(PyObject* object, const StreamChoice& streams);
     void read_buffer(PyObject* object, bool is_numpy);
     void read_interface(PyObject* object, const char* name, DeviceKind kind);

@@ -105,16 +105,25 @@ void check_writable(const Kernel& kernel, std::size_t parameter, const View& vie
 struct Place {
     std::intptr_t begin, end;
 };
-using Places = std::array<Place, most_parameters>;
+using Places = std::array<Place, most_parameters>;  // in the order of the arrays
+
+Place place_of(const View& view) {
+    const auto address = reinterpret_cast<std::intptr_t>(view.data);
+    return {address + view.span.low, address + view.span.high};
+}
+
+void check_pair(const Kernel& kernel, std::size_t output, std::size_t other, const Arguments& arguments) {
+    const View& a = *arguments.views[output];
+    const View& b = *arguments.views[other];
+    if (output != other && may_overlap(a, b) && !is_same_buffer(a, b)) fail_overlap(kernel, output, other, arguments);
+}
 
 void check_overlap(const KernelIndex& index, std::size_t output, const Arguments& arguments, const Places& places) {
-    const Place place = places[output];
-    for (const auto i : index.arrays()) {
-        if (places[i].begin >= place.end || place.begin >= places[i].end || i == output) continue;
-        const View& view = *arguments.views[output];
-        const View& other = *arguments.views[i];
-        if (may_overlap(view, other) && !is_same_buffer(view, other)) fail_overlap(index.kernel, output, i, arguments);
-    }
+    const Place place = place_of(*arguments.views[output]);
+    const auto arrays = index.arrays();
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+        if (places[i].begin < place.end && place.begin < places[i].end)
+            check_pair(index.kernel, output, arrays[i], arguments);
 }
 
 [[noreturn]] void fail_dtype(const Kernel& kernel, std::size_t parameter, Dtype found, Dtype expected) {
@@ -188,15 +197,16 @@ void bind_array(const KernelIndex& index, std::size_t parameter, const View& vie
 void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count) {
     Places places;
+    std::size_t count = 0;
     for (const auto i : index.arrays()) {
         const View& view = *arguments.views[i];
-        const auto address = reinterpret_cast<std::intptr_t>(view.data);
-        places[i] = {address + view.span.low, address + view.span.high};
+        places[count++] = place_of(view);
         if (!view.is_contiguous) check_layout(index.kernel, i, view);
         check_extent(index, specialisation, arguments, sm_count, i);
     }
     for (const auto i : index.outputs()) {
-        check_writable(index.kernel, i, *arguments.views[i]);
+        const View& view = *arguments.views[i];
+        if (view.is_read_only || !view.is_contiguous) check_writable(index.kernel, i, view);
         check_overlap(index, i, arguments, places);
     }
 }

@@ -10,7 +10,7 @@ constinit PlainTensors plain_tensors{};
 
 namespace {
 
-constexpr std::uint32_t patience_after_a_death = 8;
+constexpr std::uint16_t patience_after_a_death = 8, patience_when_full = 8, strikes_of_a_candidate = 8;
 
 }  // namespace
 
@@ -26,13 +26,15 @@ PyObject* PlainTensors::forget(PyObject* index, PyObject* weak) {
     return Py_NewRef(Py_None);
 }
 
-// Of two tensors that call in turns, the second must not keep the first from being seen again.
+// Of tensors that call in turns, the others must not keep one from being seen again.
 bool PlainTensors::is_worth_a_place(Set& set, PyObject* object) {
     if (set.candidate == object) {
+        set.strikes = 0;
         if (set.patience > 0) --set.patience;
         return set.patience == 0;
     }
-    if (set.candidate && std::exchange(set.is_contested, !set.is_contested) == false) return false;
+    if (set.candidate && ++set.strikes < strikes_of_a_candidate) return false;
+    set.strikes = 0;
     set.candidate = object;
     return false;
 }
@@ -53,6 +55,7 @@ void PlainTensors::add(PyObject* object, const void* data) {
     PyObject* weak = callback.is_valid() ? PyWeakref_NewRef(object, callback.ptr()) : nullptr;
     if (!weak) return PyErr_Clear();
     PyObject* evicted = std::exchange(set.rows[1], std::exchange(set.rows[0], Row{object, data, weak})).weak;
+    if (set.rows[1].object) set.patience = patience_when_full;
     Py_XDECREF(evicted);
 }
 

@@ -32,8 +32,8 @@ private:
     struct alignas(64) Set {
         std::array<Row, 2> rows;
         PyObject* candidate;
-        std::uint32_t patience;
-        bool is_contested;
+        std::uint16_t patience;  // sightings of the candidate still to wait for
+        std::uint16_t strikes;   // of others since the candidate was seen
     };
 
     static constexpr int index_bits = 10;

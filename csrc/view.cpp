@@ -32,6 +32,15 @@ std::int32_t longest_axis(const View& view) {
     return longest;
 }
 
+Span strided_span(const View& view) {
+    Span span{0, view.item_bytes};
+    for (std::int32_t i = 0; i < view.rank; ++i) {
+        const std::int64_t reach = (view.shape[i] - 1) * view.strides[i] * view.stride_bytes;
+        (reach < 0 ? span.low : span.high) += reach;
+    }
+    return span;
+}
+
 // Bytes spanned by one step of `axis`.
 std::int64_t inner_bytes(const View& view, std::int32_t axis) {
     std::int64_t bytes = view.item_bytes;
@@ -55,21 +64,17 @@ bool is_interleaved(const View& a, const View& b, std::int64_t distance) {
 }  // namespace
 
 void complete(View& view) {
-    std::int64_t count = 1, dense = view.item_bytes;
+    std::int64_t dense = view.item_bytes, count = 1;
     bool is_contiguous = true;
-    Span span{0, view.item_bytes};
     for (std::int32_t i = view.rank - 1; i >= 0; --i) {
         const std::int64_t length = view.shape[i];
-        const std::int64_t stride = view.strides ? view.strides[i] * view.stride_bytes : dense;
-        const std::int64_t reach = (length - 1) * stride;
-        is_contiguous &= length == 1 || stride == dense;
-        (reach < 0 ? span.low : span.high) += reach;
+        if (view.strides) is_contiguous &= length == 1 || view.strides[i] * view.stride_bytes == dense;
         dense *= length;
         count *= length;
     }
     view.count = count;
     view.is_contiguous = is_contiguous || count == 0;
-    view.span = count == 0 ? Span{0, 0} : span;
+    view.span = view.is_contiguous ? Span{0, dense} : strided_span(view);
 }
 
 std::int64_t stride_in_bytes(const View& view, std::int32_t axis) {

@@ -5,10 +5,11 @@ import ctypes
 import gc
 import sys
 import weakref
+from typing import ClassVar
 
 import numpy as np
 import pytest
-from fakes import ADDRESS, CUDA_HOST, ROCM, CapsuleArray, CudaArray, Exchange
+from fakes import ADDRESS, CUDA_HOST, ROCM, CapsuleArray, CudaArray, Exchange, make_tensor
 
 
 @pytest.fixture(scope="session")
@@ -278,3 +279,83 @@ def test_remembered_tensors_are_freed(native):
     alive = weakref.ref(x)
     del x
     assert alive() is None
+
+
+# Lazily negated tensors.
+
+
+@pytest.fixture
+def tensors(exchange):
+    """Exchange arrays of a type with `is_neg`: `asked` counts its calls, `negated` holds ids for which it is true."""
+    base = exchange.type
+
+    class Tensor(base):
+        asked = 0
+        negated: ClassVar[set[int]] = set()
+
+        def is_neg(self):
+            Tensor.asked += 1
+            return id(self) in Tensor.negated
+
+    exchange.type = Tensor
+    yield exchange
+    exchange.type = base
+
+
+def test_negated_tensors_are_refused(native, stub, tensors):
+    x, y = tensors.array((8,)), tensors.array((8,), pointer=ADDRESS + 4096)
+    tensors.type.negated.add(id(x))
+    for _ in range(4):
+        with pytest.raises(ValueError, match=r"(?s)lazily negated.*resolve_neg"):
+            native.scale(x, y)
+    assert stub.launches == []
+
+
+def test_plain_tensors_are_not_asked_again_even_if_many_take_turns(native, stub, tensors):
+    pairs = [(tensors.array((8,)), tensors.array((8,), pointer=ADDRESS + 4096)) for _ in range(200)]
+
+    def asked_in_a_round():
+        before = tensors.type.asked
+        for x, y in pairs:
+            native.scale(x, y)
+        return tensors.type.asked - before
+
+    assert asked_in_a_round() == 400
+    for _ in range(24):
+        asked_in_a_round()
+    assert asked_in_a_round() < 40
+
+
+def test_new_data_of_a_tensor_and_a_new_tensor_are_asked(native, stub, tensors):
+    x, y = tensors.array((8,)), tensors.array((8,), pointer=ADDRESS + 4096)
+    for _ in range(20):
+        native.scale(x, y)
+    before = tensors.type.asked
+    native.scale(x, y)
+    assert tensors.type.asked == before
+    moved = make_tensor((8,), pointer=ADDRESS + 8192)
+    tensors.library.exchange_register(ctypes.c_void_p(id(x)), ctypes.byref(moved))
+    native.scale(x, y)
+    assert tensors.type.asked == before + 1
+
+
+def test_a_tensor_at_the_address_of_a_dead_one_is_asked(native, stub, exchange):
+    negated = [False]
+    kind = type(exchange.type.__name__, (exchange.type,), {"is_neg": lambda self: negated[0]})
+    described, y = make_tensor((8,)), exchange.array((8,), pointer=ADDRESS + 4096)
+    address = None
+    for _ in range(50):
+        negated[0] = False
+        x = kind()
+        exchange.library.exchange_register(ctypes.c_void_p(id(x)), ctypes.byref(described))
+        for _ in range(12):
+            native.scale(x, y)
+        address = id(x)
+        del x
+        x = kind()
+        if id(x) == address:
+            negated[0] = True
+            with pytest.raises(ValueError, match="lazily negated"):
+                native.scale(x, y)
+            return
+    pytest.skip("no address came back")

@@ -128,3 +128,34 @@ except RuntimeError as error:
     assert lines[:2] == ["long_rows__f32__256", "3"]
     assert lines[2] == "long_rows__f32__64: not built for this device: its tiles do not fit"
     assert "fix: call `long_rows(...)`" in lines[3]
+
+
+def test_calls_with_names_are_the_same_by_every_way_in(native, stub):
+    x, y = array(1000), array(1000, offset=8192)
+    instance = native.scale.dispatch("f32", 1024)
+    native.scale(x, y=y, stream=7, BLOCK=1024)
+    rest = {"stream": 7, "y": y}
+    native.scale(x, BLOCK=1024, **rest)
+    instance.launch(x, y=y, stream=7)
+    instance.launch(x=x, **rest)
+    instance[4](x, **rest)
+    assert len(stub.launches) == 5
+    assert len(set(map(str, stub.launches))) == 1
+
+
+@pytest.mark.parametrize("count", [5, 65, 300])
+def test_too_many_arguments(native, stub, count):
+    instance = native.scale.dispatch("f32")
+    for call in (native.scale, instance.launch, instance[1]):
+        with pytest.raises(TypeError, match=rf"(?s)takes 4 arguments.*found: {count} arguments"):
+            call(*[array(8)] * count)
+        with pytest.raises(TypeError, match="has no parameter `z0`"):
+            call(**{f"z{i}": 1 for i in range(count)})
+
+
+def test_methods_of_kernels_refuse_another_self(native):
+    kind = type(native.scale)
+    with pytest.raises(TypeError, match="no kernel"):
+        kind.info(3)
+    with pytest.raises(TypeError, match="cannot create"):
+        kind()

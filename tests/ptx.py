@@ -49,10 +49,10 @@ class Usage:
 
 
 def compile_entries(kernel: Kernel, target: str, specialisations: Sequence[Specialisation]) -> list[Entry]:
-    """Compile every variant of some specialisations, in as many processes as there are processors."""
+    """Compile every variant of those of the specialisations that are built for a target, in several processes."""
     every = kernel.specialisations()
     tasks = [(kernel.name, every.index(s), v, target) for s in specialisations for v in range(len(VARIANTS))]
-    return list(_pool().map(_compile, tasks, chunksize=2))
+    return [entry for entry in _pool().map(_compile, tasks, chunksize=2) if entry]
 
 
 @cache
@@ -60,8 +60,8 @@ def _pool() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=multiprocessing.get_context("fork"))
 
 
-def _compile(task: tuple[str, int, int, str]) -> Entry:
-    from gristmill.compiler.compile import generate, lower_variant
+def _compile(task: tuple[str, int, int, str]) -> Entry | None:
+    from gristmill.compiler.compile import generate, is_replaceable, lower_variant
     from gristmill.compiler.targets import TARGETS
 
     name, index, number, target_name = task
@@ -69,6 +69,8 @@ def _compile(task: tuple[str, int, int, str]) -> Entry:
     kernel = shipped_kernels()[name]
     specialisation = kernel.specialisations()[index]
     lowered = lower_variant(kernel, specialisation, variant, target, _ignore)
+    if lowered.overflows and is_replaceable(kernel, specialisation):
+        return None
     contents = (lowered.text, target.name, compiler_version())
     file = kept(".ptx", contents, lambda path: path.write_bytes(generate(lowered, target, _ignore).code))
     return Entry(specialisation, variant, lowered, file.read_text())

@@ -122,6 +122,15 @@ def test_shared_memory_is_what_a_reduction_over_warps_takes():
     )
 
 
+def test_specialisation_that_overflows_a_block_is_left_to_one_that_can_serve():
+    kernel = KERNELS["softmax_forward"]
+    halves = [s for s in kernel.specialisations() if s.dtypes[0][1].name == "f16"]
+    largest = max((s for s in halves if dict(s.constants)["ONE_PASS"]), key=lambda s: dict(s.constants)["BLOCK"])
+    assert len(compile_variants(kernel, largest, CUDA)) == len(VARIANTS)
+    assert compile_variants(kernel, largest, TARGETS["sm_80"]) == []
+    assert len(compile_variants(kernel, halves[-1], TARGETS["sm_80"])) == len(VARIANTS)
+
+
 # ---- merged variants -----------------------------------------------------------------------------------------------
 
 

@@ -36,7 +36,7 @@ LANGUAGE = {
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
     "R25": "softplus", "R33": "bce_with_logits", "R34": "bce_with_logits", "R36": "kl_div", "R62": "rms_norm_backward",
-    "R66": "matmul", "R68": "matmul", "R70": "matmul", "R84": "cross_entropy", "R86": "adam", "R88": "adam",
+    "R66": "matmul", "R68": "matmul", "R70": "matmul", "R84": "cross_entropy", "R86": "adam_step",
     "R90": "batch_norm", "R92": "max_pool1d", "R94": "reflection_pad", "R96": "embedding", "R98": "rope",
     "R99": "layer_norm_backward", "R101": "attention", "R103": "attention",
 }  # fmt: skip
@@ -98,6 +98,18 @@ def layer_norm_far_from_zero(run, d):
 @runs("R21")
 def rms_norm_of_halves(run, d):
     return {"y": call(run, "rms_norm_forward", d["x"], np.ones(2048, np.float16), eps=d["eps"])}
+
+
+@runs("R88")
+def step_of_bf16_parameters(run, d):
+    parameter = d["p_bf16"].view(bfloat16)
+    state = [d["m"], d["v"], np.zeros_like(d["m"])]
+    new = [np.empty_like(parameter), *(np.empty_like(s) for s in state)]
+    named = {"learning_rate": d["lr"], "beta1": d["b1"], "beta2": d["b2"], "eps": d["eps"], "weight_decay": d["wd"]}
+    corrections = {"correction1": 1 - d["b1"] ** d["step"], "correction2": 1 - d["b2"] ** d["step"]}
+    arrays = [parameter, d["g"].astype(bfloat16), *state, *new]
+    run(shipped_kernels()["adamw_step"], None, *arrays, **named, **corrections)
+    return {"p_bf16": new[0].view(np.uint16)}
 
 
 @runs("R23")

@@ -141,6 +141,7 @@ def nineteen_arguments(driver: Driver) -> dict[str, Callable[[], float]]:
         print("19 arguments: this wheel has no adamw_step")
         return {}
     tensors = [torch.rand(ELEMENTS, device="cuda") for _ in range(9)]
+    arguments = (*tensors, *SCALARS)
     values = [
         *(ctypes.c_uint64(t.data_ptr()) for t in tensors),
         *map(ctypes.c_double, SCALARS),
@@ -148,7 +149,7 @@ def nineteen_arguments(driver: Driver) -> dict[str, Callable[[], float]]:
     ]
     return {
         "C loop": loop_sample(driver, values, ["u64"] * 9 + ["f64"] * 9 + ["u32"]),
-        "gristmill": call_sample(lambda: step(*tensors, *SCALARS)),
+        "gristmill": call_sample(lambda: step(*arguments)),
     }
 
 

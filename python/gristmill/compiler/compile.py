@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.compiler import emit, frontend
-from gristmill.compiler.ir import Function, Op, Pointer, Value, definitions, verify, walk
+from gristmill.compiler.ir import Function, Op, Pointer, Value, sources, verify, walk
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
@@ -136,7 +136,7 @@ def _ignore(stage: str, thing: Any) -> None:
 
 def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The pointer parameters that are stored through, and those that are loaded through."""
-    made = definitions(function.body)
+    made = sources(function.body)
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
         if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
@@ -146,7 +146,7 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])
 
 
-def _roots(pointer: Value, made: dict[Value, Any]) -> set[Value]:
+def _roots(pointer: Value, made: dict[Value, list[Value]]) -> set[Value]:
     """Everything that an address is computed from: its pointer parameters among it."""
     seen: set[Value] = set()
     pending = [pointer]
@@ -154,8 +154,5 @@ def _roots(pointer: Value, made: dict[Value, Any]) -> set[Value]:
         value = pending.pop()
         if value not in seen:
             seen.add(value)
-            statement = made.get(value)
-            pending += (
-                [] if statement is None else [*statement.operands, *(v for b in statement.blocks for v in b.yields)]
-            )
+            pending += made.get(value, [])
     return seen

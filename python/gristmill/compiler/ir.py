@@ -197,6 +197,28 @@ def definitions(block: Block) -> dict[Value, Statement]:
     return {value: statement for statement in walk(block) for value in statement.results}
 
 
+def sources(block: Block) -> dict[Value, list[Value]]:
+    """Map each value below `block` to the values that it may be or is computed from; a loop's go round with it."""
+    return {value: values for statement in walk(block) for value, *values in _links(statement)}
+
+
+def _links(statement: Statement) -> Iterator[tuple[Value, ...]]:
+    match statement:
+        case For():
+            index, *carried = statement.body.arguments
+            yield (index, *statement.operands[:3])
+            yield from zip(carried, statement.operands[3:], statement.body.yields, strict=True)
+            yield from zip(statement.results, statement.operands[3:], statement.body.yields, strict=True)
+        case While():
+            yield from zip(statement.condition.arguments, statement.operands, statement.body.yields, strict=True)
+            yield from zip(statement.body.arguments, statement.condition.yields[1:], strict=True)
+            yield from zip(statement.results, statement.condition.yields[1:], strict=True)
+        case If():
+            yield from zip(statement.results, statement.then.yields, statement.otherwise.yields, strict=True)
+        case _:
+            yield from ((result, *statement.operands) for result in statement.results)
+
+
 Mapping = dict[Value, Value]
 
 

@@ -55,7 +55,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
         self.run(self.function.body, values)
         if self.uses_cluster:
-            self.cluster_barrier()  # nobody leaves while others read its shared memory
+            self._leave_cluster()
         threads = 32 * self.num_warps
         parameters = ", ".join(self._declare(v) for v in self.function.parameters)
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
@@ -220,7 +220,14 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     def cluster_barrier(self) -> None:
         """Every block of the cluster arrives (which releases) and waits (which acquires)."""
         self.uses_cluster = True
-        for step in ("arrive", "wait"):
+        self._cluster_steps("arrive", "wait")
+
+    def _leave_cluster(self) -> None:
+        """Nobody leaves while others read its shared memory: what was read has come, and stores need no waiting for."""
+        self._cluster_steps("arrive.relaxed", "wait")
+
+    def _cluster_steps(self, *steps: str) -> None:
+        for step in steps:
             self.declarations.add(f"declare void @llvm.nvvm.barrier.cluster.{step}.aligned()")
             self.say(f"call void @llvm.nvvm.barrier.cluster.{step}.aligned()")
 

@@ -224,6 +224,22 @@ def test_cast_of_floats_to_integers_truncates(run):
 
 
 @on_each_machine
+@pytest.mark.parametrize("name", ["int32", "uint32", "int64", "uint64"])
+def test_cast_of_floats_beyond_the_integers_gives_the_nearest_and_of_nan_zero(run, name):
+    low, high = np.iinfo(name).min, np.iinfo(name).max
+    x = array("f32", INF, -INF, NAN, 1e30, -1e30, float(high), 3.5, 0.0)
+    out = compute(run, f"x.to(tl.{name})", getattr(dt, name.replace("uint", "u").replace("int", "i")), x=x)
+    same(out, high, low, 0, high, low, high, 3, 0)
+
+
+@on_each_machine
+def test_cast_of_floats_to_short_integers_wraps_what_32_bits_hold(run):
+    x = array("f32", 300, -300, 1e10, -1e10, NAN, 1, 2, 3)
+    same(compute(run, "x.to(tl.int8)", dt.i8, x=x), 44, -44, -1, 0, 0, 1, 2, 3)
+    same(compute(run, "x.to(tl.uint8)", dt.u8, x=x), 44, 212, 255, 0, 0, 1, 2, 3)
+
+
+@on_each_machine
 def test_cast_to_bool_is_not_equal_zero(run):
     same(compute(run, "x.to(tl.int1)", dt.bool_, x=array("f32", 0.5, -0.0, NAN, 256)), 1, 0, 1, 1)
     same(compute(run, "x.to(tl.int1)", dt.bool_, x=array("i32", 256, 0)), 1, 0)

@@ -416,16 +416,23 @@ def _(x: Any, *, to: Any, bitcast: bool = False) -> Any:
 
 
 def to_dtype(x: Any, to: Any) -> Any:
-    """Convert a numpy array as `cast` does; out-of-range floats give what the conversion in hardware gives, or wrap."""
+    """Convert a numpy array as `cast` does."""
     target = dt_numpy(to)
     if to == dt.bool_:
         return x != 0
     if to.is_int and x.dtype.kind not in "iub":
-        with np.errstate(invalid="ignore"):
-            return np.trunc(x.astype(np.float64)).astype(np.int64 if to.bits < 64 else target).astype(target)
+        return _saturated(x.astype(np.float64), np.int32 if to.bits < 32 else target).astype(target)
     if to.is_float and to.bits == 16 and x.dtype.itemsize > 2 and x.dtype != np.float32:
         return _round_to_odd(x.astype(np.float64)).astype(target)
     return x.astype(target)
+
+
+def _saturated(x: Any, target: Any) -> Any:
+    """Truncate; beyond the range the nearest integer, for NaN 0."""
+    low, high = np.iinfo(target).min, np.iinfo(target).max
+    with np.errstate(invalid="ignore"):
+        inside = np.where((x >= low) & (x < high), x, 0).astype(target)
+    return np.where(x < low, low, np.where(x >= high, high, inside)).astype(target)
 
 
 def _round_to_odd(x: Any) -> Any:

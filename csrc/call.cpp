@@ -50,8 +50,10 @@ std::int64_t multiprocessors(const KernelIndex& index, const Arguments& argument
 // Needed only where some specialisations are not built for every target.
 int code_source(const KernelIndex& index, const Arguments& arguments) {
     if (!index.has_gaps() || arguments.device.kind == DeviceKind::cpu) return any_source;
-    const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
-    return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());
+    return index.source().get(arguments.device.ordinal, [&] {
+        const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
+        return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());
+    });
 }
 
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {

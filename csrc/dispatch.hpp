@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -88,6 +89,23 @@ struct Slot {
     bool is_scalar() const { return kind == ParameterKind::scalar; }
 };
 
+// Which source's code a device uses, of the device that asked last.
+class SourceMemo {
+public:
+    template <class Find>
+    int get(int device, Find find) const {
+        const std::uint64_t wanted = static_cast<std::uint64_t>(device) + 1;
+        if (const auto known = known_.load(std::memory_order_relaxed); known >> 32 == wanted)
+            return static_cast<int>(static_cast<std::uint32_t>(known));
+        const int source = find();
+        known_.store(wanted << 32 | static_cast<std::uint32_t>(source), std::memory_order_relaxed);
+        return source;
+    }
+
+private:
+    mutable std::atomic<std::uint64_t> known_{0};
+};
+
 // Facts of a kernel that calls need, worked out once.
 class KernelIndex {
 public:
@@ -106,6 +124,7 @@ public:
     std::size_t parameter_count() const { return parameter_count_; }
     bool needs_sm_count() const { return needs_sm_count_; }
     bool has_gaps() const { return has_gaps_; }  // some specialisations are not built for every CUDA target
+    const SourceMemo& source() const { return source_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
 
@@ -120,6 +139,7 @@ private:
 
     std::size_t parameter_count_;
     bool needs_sm_count_, has_gaps_;
+    SourceMemo source_;
     std::array<Slot, most_parameters> slots_{};
     Few arrays_, outputs_, indices_, values_;
     std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables

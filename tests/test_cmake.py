@@ -104,7 +104,7 @@ def package_with_small_launcher(tmp_path_factory) -> Path:
 
 def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, package_with_small_launcher, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
-    project = tmp_path / "a project"
+    project = tmp_path / "a pröject ☃"
     call = "gristmill_add_kernels(demo_kernels MODULE demo._kernels SOURCES k.py TARGETS sm_80 CUBINS OFF)"
     said = configure(project, call, python=PYTHON, root=package_with_small_launcher)
     assert "Generating done" in said, said

@@ -328,7 +328,8 @@ class ThreadMachine(Machine):
         assert isinstance(tile, Held)
         source, target = tile.layout, self.layouts[result]
         assert source.block == target.block, "a relayout stays within its block"
-        if (source.lane, source.warp) == (target.lane, target.warp):
+        keeps_threads = (source.lane, source.warp) == (target.lane, target.warp)
+        if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
         assert isinstance(dtype, Dtype)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.compiler import emit, frontend
-from gristmill.compiler.ir import Function, Op, Pointer, Value, sources, verify, walk
+from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, verify, walk
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
@@ -140,19 +140,7 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
         if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
-            touched[op.row.effect] |= _roots(op.operands[0], made)
+            touched[op.row.effect] |= reached(op.operands[:1], lambda value: made.get(value, []))
     names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
     by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
     return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])
-
-
-def _roots(pointer: Value, made: dict[Value, list[Value]]) -> set[Value]:
-    """Everything that an address is computed from: its pointer parameters among it."""
-    seen: set[Value] = set()
-    pending = [pointer]
-    while pending:
-        value = pending.pop()
-        if value not in seen:
-            seen.add(value)
-            pending += made.get(value, [])
-    return seen

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -217,6 +217,18 @@ def _links(statement: Statement) -> Iterator[tuple[Value, ...]]:
             yield from zip(statement.results, statement.then.yields, statement.otherwise.yields, strict=True)
         case _:
             yield from ((result, *statement.operands) for result in statement.results)
+
+
+def reached(values: Iterable[Value], before: Callable[[Value], Iterable[Value]]) -> set[Value]:
+    """`values`, what `before` names for each of them, for each of those, and so on."""
+    seen: set[Value] = set()
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        if value not in seen:
+            seen.add(value)
+            pending += before(value)
+    return seen
 
 
 Mapping = dict[Value, Value]

@@ -137,13 +137,18 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.multiply(x, y)
 
 
+def _quotient(name: str, x: Any, y: Any, what: str) -> Value:
+    """Emit a division of floats, to which integers are converted."""
+    a, b = promoted(x, y, what=what, is_division=True)
+    if not a.type.dtype.is_float:
+        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
+    return emit(name, a.type, a, b)
+
+
 @op("arithmetic")
 def truediv(x: Any, y: Any) -> Value:
     """x / y in f32, or f64 if either is; integers are converted to f32; within 2 ulp."""
-    a, b = promoted(x, y, what="/", is_division=True)
-    if not a.type.dtype.is_float:
-        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
-    return emit("truediv", a.type, a, b)
+    return _quotient("truediv", x, y, what="/")
 
 
 @truediv.reference
@@ -159,10 +164,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 @op("arithmetic")
 def div_rn(x: Any, y: Any) -> Value:
     """x / y in f32 or f64, correctly rounded."""
-    a, b = promoted(x, y, what="div_rn()", is_division=True)
-    if not a.type.dtype.is_float:
-        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
-    return emit("div_rn", a.type, a, b)
+    return _quotient("div_rn", x, y, what="div_rn()")
 
 
 @div_rn.reference
@@ -178,10 +180,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 @op("arithmetic")
 def div_approx(x: Any, y: Any) -> Value:
     """x / y; f32 within 2 ulp for |y| from 2**-126 to 2**126, beyond it 0 or NaN; other dtypes as `/`."""
-    a, b = promoted(x, y, what="div_approx()", is_division=True)
-    if not a.type.dtype.is_float:
-        a, b = cast_to(a, dt.f32), cast_to(b, dt.f32)
-    return emit("div_approx", a.type, a, b)
+    return _quotient("div_approx", x, y, what="div_approx()")
 
 
 @div_approx.reference

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from gristmill.compiler.facts import Facts
-from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    If,
+    Op,
+    Pointer,
+    Statement,
+    Value,
+    While,
+    definitions,
+    reached,
+    walk,
+)
 from gristmill.dtypes import Dtype
 
 MAX_ACCESS_BYTES = 16
@@ -82,8 +95,8 @@ def promise(function: Function) -> dict[Value, int]:
     if not elements:
         return {}
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
-    reached = _reach(offsets, made)
-    return {v: divisor for v in function.parameters if v in reached and _is_index(v) and divisor > 1}
+    met = reached(offsets, lambda value: _computed_from(value, made))
+    return {v: divisor for v in function.parameters if v in met and _is_index(v) and divisor > 1}
 
 
 def _is_index(value: Value) -> bool:
@@ -91,16 +104,8 @@ def _is_index(value: Value) -> bool:
     return value.type.is_scalar and isinstance(dtype, Dtype) and dtype.is_int
 
 
-def _reach(values: list[Value], made: dict[Value, Statement]) -> set[Value]:
-    """Everything that `values` are computed from, through arithmetic but not through memory or comparisons."""
-    seen: set[Value] = set()
-    pending = list(values)
-    while pending:
-        value = pending.pop()
-        if value in seen:
-            continue
-        seen.add(value)
-        statement = made.get(value)
-        if isinstance(statement, Op) and not statement.row.effect and not statement.row.predicate:
-            pending += statement.operands
-    return seen
+def _computed_from(value: Value, made: dict[Value, Statement]) -> list[Value]:
+    """What arithmetic made `value` of; memory and comparisons do not count."""
+    statement = made.get(value)
+    is_arithmetic = isinstance(statement, Op) and not statement.row.effect and not statement.row.predicate
+    return statement.operands if statement and is_arithmetic else []

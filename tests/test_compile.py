@@ -74,7 +74,7 @@ def test_artifact_says_what_the_launcher_must_know(target):
     assert artifact.symbol == specialisation.symbol(VARIANTS[0]) + ("" if target.kind == "cuda" else "__v3")
     if target.kind == "cuda":
         assert artifact.threads == 32 * specialisation.num_warps
-        assert artifact.ptx_version == 80
+        assert artifact.ptx_version == 81
         assert artifact.code.startswith(b"//")
     else:
         assert artifact.ptx_version is None

@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("llvmlite")
 
 from gristmill.cli import main
-from gristmill.compiler.explain import STAGES, explain
+from gristmill.compiler.explain import explain, stages_of
+from gristmill.compiler.targets import TARGETS
 from gristmill.errors import GristmillError
 
 FOLDER = Path(__file__).parent.parent / "kernels"
@@ -22,7 +23,7 @@ SHOWN = {
     ("sm_90a", "tail"): ["if ", "then():", "else():"],
     ("sm_90a", "layout"): ["{reg=[1 2 4 8] lane=[16 32 64 128 256] warp=[512 1024]}"],
     ("sm_90a", "llvm"): ["define ptx_kernel void @vector_add__i8__2048__a32(", "load "],
-    ("sm_90a", "ptx"): [".version 8.0", ".target sm_90a", ".visible .entry vector_add__i8__2048__a32(", ".v4.b32"],
+    ("sm_90a", "ptx"): [".version 8.1", ".target sm_90a", ".visible .entry vector_add__i8__2048__a32(", ".v4.b32"],
     ("sm_80", "ptx"): [".version 7.0", ".target sm_80"],
     ("x86-64-v3", "tile"): ["function vector_add__i8__2048__a32__v3("],
     ("x86-64-v3", "access"): ["contiguous="],
@@ -40,8 +41,7 @@ def test_stage_shows_what_became_of_the_kernel(target, stage):
 
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a", "x86-64-v2", "x86-64-v4", "aarch64"])
 def test_every_stage_of_a_machine_prints_something_of_its_own(target):
-    is_cuda = target.startswith("sm_")
-    stages = [s for s in STAGES if s not in (["object"] if is_cuda else ["ptx", "spread", "hold", "layout"])]
+    stages = stages_of(TARGETS[target])
     texts = [explain(SOFTMAX, kernel="softmax_forward", target=target, stage=stage) for stage in stages]
     assert all(texts)
     assert len({texts[stages.index(s)] for s in ("tile", "access", "llvm", stages[-1])}) == 4
@@ -82,6 +82,11 @@ WRONG = {
     ),
     "no such stage": ({"stage": "sass"}, "there is no stage `sass` for sm_90a", "use one of tile, simplify,"),
     "stage of another machine": ({"stage": "object"}, "there is no stage `object` for sm_90a", "ptx"),
+    "tiles held in shared memory on the host": (
+        {"stage": "hold", "target": "x86-64-v3"},
+        "there is no stage `hold` for x86-64-v3",
+        "use one of tile, simplify,",
+    ),
     "layout on the host": (
         {"stage": "layout", "target": "x86-64-v3"},
         "there is no stage `layout` for x86-64-v3",

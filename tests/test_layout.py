@@ -292,7 +292,7 @@ class Shared(V):
     def __init__(self, blocks: int, elements: int):
         super().__init__("", dt.i32)
         self.rows = np.full((blocks, elements), self.POISON)
-        self.seen = "all"
+        self.seen = True
 
 
 class Threads(ThreadMachine):
@@ -340,26 +340,23 @@ class Threads(ThreadMachine):
 
     def barrier(self):
         for memory in self.memories:
-            memory.seen = "block" if memory.seen == "nobody" else memory.seen
+            memory.seen = True
 
-    def cluster_barrier(self):
-        for memory in self.memories:
-            memory.seen = "all"
+    def from_blocks(self, own):
+        return [self._of_blocks(x) for x in own]
+
+    def _of_blocks(self, x):
+        each = x.each.reshape(self.num_blocks, -1)
+        assert (each == each[:, :1]).all(), "a block pushes what not all of its threads hold"
+        return [Numbers(np.full_like(x.each, number), x.dtype) for number in each[:, 0]]
 
     def shared_store(self, memory, index, x):
         memory.rows[self.block, index.each] = x.each
-        memory.seen = "nobody"
+        memory.seen = False
 
     def shared_load(self, memory, index, dtype):
-        assert memory.seen != "nobody", "shared memory is read before a barrier"
-        return self._read(memory, self.block, index, dtype)
-
-    def shared_load_of(self, block, memory, index, dtype):
-        assert memory.seen == "all", "another block's shared memory is read before the cluster's barrier"
-        return self._read(memory, np.full_like(self.block, block), index, dtype)
-
-    def _read(self, memory, rows, index, dtype):
-        numbers = memory.rows[rows, index.each]
+        assert memory.seen, "shared memory is read before a barrier"
+        numbers = memory.rows[self.block, index.each]
         assert (numbers != memory.POISON).all(), "shared memory is read that nothing wrote"
         return Numbers(numbers, dtype)
 

@@ -16,8 +16,11 @@ from gristmill.errors import DeclarationError
 from gristmill.load import load_kernels
 from gristmill.specialise import VARIANTS, Specialisation, Variant
 
-PASSES = tuple(dict.fromkeys(name for name, _, _ in PIPELINE))
-STAGES = ("tile", *PASSES, "llvm", "ptx", "object")
+
+def stages_of(target: Target) -> list[str]:
+    """The stages that a kernel goes through on a target."""
+    passes = dict.fromkeys(name for name, _, kinds in PIPELINE if target.kind in kinds)
+    return ["tile", *passes, "llvm", "ptx" if target.kind == "cuda" else "object"]
 
 
 def explain(
@@ -65,9 +68,9 @@ def _kernel(kernels: list[Kernel], name: str | None) -> Kernel:
 
 
 def _check_stage(stage: str, target: Target) -> None:
-    stages = [s for s in STAGES if s not in (("object",) if target.kind == "cuda" else ("ptx", "layout"))]
-    if stage not in stages:
-        raise DeclarationError(f"there is no stage `{stage}` for {target.name}", fix="use one of " + ", ".join(stages))
+    if stage not in stages_of(target):
+        fix = "use one of " + ", ".join(stages_of(target))
+        raise DeclarationError(f"there is no stage `{stage}` for {target.name}", fix=fix)
 
 
 def _variant(name: str) -> Variant:

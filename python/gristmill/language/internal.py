@@ -63,4 +63,4 @@ def _(x: Any) -> Any:
 
 @held.lower(on="threads")
 def _(m: Any, op: Any, x: Any) -> Any:
-    return m.held(x)
+    return m.held(op, x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gristmill.compiler.ir import Function
-from gristmill.compiler.passes import access, hold, layout, simplify, spread, tail
+from gristmill.compiler.passes import access, hold, late, layout, simplify, spread, tail
 
 Pass = Callable[[Function], None]
 
@@ -22,6 +22,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("spread", spread.run, ("cuda",)),
     # After it: what a thread has to hold depends on the number of threads.
     ("hold", hold.run, ("cuda",)),
+    # After it: what is held may be read late.
+    ("late", late.run, ("cuda",)),
     # Last: every tile of a threaded machine gets a layout. A host thread holds whole tiles and needs none.
     ("layout", layout.run, ("cuda",)),
 )

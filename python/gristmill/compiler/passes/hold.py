@@ -50,15 +50,15 @@ class _Phases:
                 if value in chosen:
                     self.held[value] = self._emit("hold", value, statement)
 
-    def _is_large(self, value: Value) -> bool:
-        threads = 32 * self.function.num_warps * self.function.num_blocks
-        return value.type.elements / threads >= LARGE
-
     def _chosen(self) -> set[Value]:
         chosen: set[Value] = set()
         room = self.function.shared_bytes - RESERVED_BYTES
         for statement in self.block.statements:
-            if isinstance(statement, Op) and statement.row.effect == "read" and self._is_large(statement.results[0]):
+            if (
+                isinstance(statement, Op)
+                and statement.row.effect == "read"
+                and is_large(statement.results[0], self.function)
+            ):
                 value = statement.results[0]
                 size = value.type.elements * value.type.dtype.bits // 8 // self.function.num_blocks
                 if size <= room and self._last_phase(value) > self.phase[statement]:
@@ -72,14 +72,19 @@ class _Phases:
         for statement in self.block.statements:
             if reached & set(statement.operands):
                 last = max(last, self.phase[statement])
-                if isinstance(statement, Op) and _is_repeatable(statement):
+                if isinstance(statement, Op) and is_repeatable(statement):
                     reached |= set(statement.results)
         return last
 
     def _in_phase(self, value: Value, phase: int) -> Value:
         """Return a value equal to `value` that is computed in `phase`, if it is large and can be had again."""
         made = self.made.get(value)
-        if not isinstance(made, Op) or made not in self.phase or self.phase[made] == phase or not self._is_large(value):
+        if (
+            not isinstance(made, Op)
+            or made not in self.phase
+            or self.phase[made] == phase
+            or not is_large(value, self.function)
+        ):
             return value
         if (value, phase) not in self.again:
             self.again[value, phase] = self._anew(value, made, phase)
@@ -88,7 +93,7 @@ class _Phases:
     def _anew(self, value: Value, made: Op, phase: int) -> Value:
         if value in self.held:
             return self._emit("held", self.held[value], made)
-        if not _is_repeatable(made):
+        if not is_repeatable(made):
             return value
         operands = [self._in_phase(v, phase) for v in self.written[made]]
         result = Value(value.type, value.name)
@@ -103,6 +108,11 @@ class _Phases:
         return result
 
 
+def is_large(value: Value, function: Function) -> bool:
+    """Whether each thread has so many elements of a tile that they crowd its registers."""
+    return value.type.elements >= LARGE * 32 * function.num_warps * function.num_blocks
+
+
 def _waits(statement: Statement) -> bool:
     """Whether threads wait for each other, or work for long."""
     if not isinstance(statement, Op):
@@ -110,6 +120,7 @@ def _waits(statement: Statement) -> bool:
     return statement.row.result_layout is not None and statement.results[0].type.is_scalar
 
 
-def _is_repeatable(op: Op) -> bool:
+def is_repeatable(op: Op) -> bool:
+    """Whether an op goes element by element, from values alone."""
     is_elementwise = op.row.kind == "elementwise" or op.row.is_cheap or op.row.is_view
     return is_elementwise and not op.row.effect and op.row.result_layout is None

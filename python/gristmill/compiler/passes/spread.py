@@ -7,7 +7,7 @@ multiprocessor, so that some load while others compute. Where there are no clust
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Function, Op, walk
+from gristmill.compiler.ir import For, Function, Op, While, walk
 
 BYTES_OF_BLOCK = 32768
 ELEMENTS_OF_THREAD = 32  # that a thread takes without ado
@@ -36,6 +36,10 @@ def _largest(function: Function) -> tuple[int, int]:
 
 
 def _is_flat(function: Function) -> bool:
-    """Whether all tiles that memory decides the layout of have one axis, along which blocks may lie."""
-    ops = [s for s in walk(function.body) if isinstance(s, Op) and "width" in s.attributes]
-    return all(len(op.operands[0].type.shape) <= 1 for op in ops)
+    """Whether tiles that memory decides the layout of have one axis, that blocks lie along, and no reduction recurs."""
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
+    loops = [s for s in walk(function.body) if isinstance(s, (For, While))]
+    recurring = [
+        s for loop in loops for block in loop.blocks for s in walk(block) if isinstance(s, Op) and s.row.result_layout
+    ]
+    return not recurring and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)

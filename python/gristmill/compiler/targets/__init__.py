@@ -29,8 +29,8 @@ class Target:
 
     @property
     def has_clusters(self) -> bool:
-        """Whether blocks form clusters that read each other's shared memory (PTX 8.0 names it in LLVM)."""
-        return self.sm >= 90 and self.ptx_version >= 80
+        """Whether blocks form clusters that push numbers to each other's shared memory (PTX 8.1)."""
+        return self.sm >= 90 and self.ptx_version >= 81
 
 
 def _cuda(name: str, sm: int, suffix: str, ptx_version: int, shared_bytes: int) -> Target:
@@ -48,7 +48,7 @@ ROWS = (
     _cuda("sm_86", 86, "", 71, 101376),
     _cuda("sm_89", 89, "", 78, 101376),
     _cuda("sm_90", 90, "", 78, 232448),
-    _cuda("sm_90a", 90, "a", 80, 232448),
+    _cuda("sm_90a", 90, "a", 81, 232448),
     _cuda("sm_100", 100, "", 86, 232448),
     _cuda("sm_100a", 100, "a", 86, 232448),
     _cuda("sm_120", 120, "", 87, 101376),

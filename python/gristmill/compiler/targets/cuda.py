@@ -35,7 +35,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.constancy = function.constancy
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
-        self.uses_cluster = False
+        self.arrival: list[str] = []
         self.shared_bytes = 0
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
@@ -52,10 +52,11 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     def text(self) -> str:
         """Lower the whole function and return its text."""
+        from gristmill.compiler.targets import cuda_cluster
+
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
         self.run(self.function.body, values)
-        if self.uses_cluster:
-            self._leave_cluster()
+        cuda_cluster.arrive(self)
         threads = 32 * self.num_warps
         parameters = ", ".join(self._declare(v) for v in self.function.parameters)
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
@@ -167,18 +168,18 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         bits = 8 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == 64:
             return self._shuffle_halves(x, mask)
-        word = self.bitcast(x, dt.u32) if bits == 32 else self._to_word(x)
+        word = self.bitcast(x, dt.u32) if bits == 32 else self.to_word(x)
         arguments = f"i32 -1, {self.typed(word)}, i32 {mask}, i32 31"
         self.declarations.add("declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)")
         moved = self.emit(f"call i32 @llvm.nvvm.shfl.sync.bfly.i32({arguments})", dt.u32)
-        return self.bitcast(moved, x.dtype) if bits == 32 else self._from_word(moved, x.dtype)
+        return self.bitcast(moved, x.dtype) if bits == 32 else self.from_word(moved, x.dtype)
 
-    def _to_word(self, x: V) -> V:
+    def to_word(self, x: V) -> V:
         assert isinstance(x.dtype, Dtype)
         narrow = x if x.dtype.kind != "float" else self.bitcast(x, dt.u16)
         return self.cast(narrow, dt.u32)
 
-    def _from_word(self, word: V, dtype: Dtype | Pointer) -> V:
+    def from_word(self, word: V, dtype: Dtype | Pointer) -> V:
         assert isinstance(dtype, Dtype)
         if dtype.kind == "float":
             return self.bitcast(self.cast(word, dt.u16), dtype)
@@ -210,26 +211,10 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
         return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
-    def shared_load_of(self, block: int, memory: V, index: V, dtype: Dtype) -> V:
-        kept, place = dt.u8 if dtype == dt.bool_ else dtype, self._shared_place(memory, index, dtype)
-        self.declarations.add("declare ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster(ptr addrspace(3), i32)")
-        call = f"call ptr addrspace(7) @llvm.nvvm.mapa.shared.cluster({place}, i32 {block})"
-        there = f"ptr addrspace(7) {self.emit(call, Pointer(dtype)).text}, align {dtype.itemsize}"
-        return self.cast(self.emit(f"load {self.element_type(kept)}, {there}", kept), dtype)
+    def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
+        from gristmill.compiler.targets import cuda_cluster
 
-    def cluster_barrier(self) -> None:
-        """Every block of the cluster arrives (which releases) and waits (which acquires)."""
-        self.uses_cluster = True
-        self._cluster_steps("arrive", "wait")
-
-    def _leave_cluster(self) -> None:
-        """Nobody leaves while others read its shared memory: what was read has come, and stores need no waiting for."""
-        self._cluster_steps("arrive.relaxed", "wait")
-
-    def _cluster_steps(self, *steps: str) -> None:
-        for step in steps:
-            self.declarations.add(f"declare void @llvm.nvvm.barrier.cluster.{step}.aligned()")
-            self.say(f"call void @llvm.nvvm.barrier.cluster.{step}.aligned()")
+        return cuda_cluster.from_blocks(self, own)
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         assert isinstance(x.dtype, Dtype)
@@ -281,7 +266,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     # -- statements
 
-    def _registers(self, tile: V | Held) -> list[V]:
+    def _registers(self, tile: V | Held) -> Sequence[V]:
         return tile.registers if isinstance(tile, Held) else [tile]
 
     def _like(self, tile: V | Held, registers: list[V]) -> V | Held:

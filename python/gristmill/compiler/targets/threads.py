@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op, Value
@@ -23,7 +24,29 @@ class Held:
     """A tile in registers: `registers[r]` is each thread's register r of `layout`; replicated ones are one object."""
 
     layout: Layout
-    registers: list[V]
+    registers: Sequence[V]
+
+
+class Late(Sequence[V]):
+    """Registers that are emitted when they are asked for: `emit(register)` gives that one and its neighbours."""
+
+    def __init__(self, size: int, emit: Callable[[int], dict[int, V]]):
+        self.size, self.emit, self.emitted = size, emit, dict[int, V]()
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, register: Any) -> Any:
+        if isinstance(register, slice):
+            return [self[r] for r in range(*register.indices(self.size))]
+        if not 0 <= register < self.size:
+            raise IndexError(register)
+        if register not in self.emitted:
+            self.emitted |= self.emit(register)
+        return self.emitted[register]
+
+
+LATE_ACCESSES = 3  # that a store and the ones after it have asked for
 
 
 @dataclass(eq=False)
@@ -66,12 +89,8 @@ class ThreadMachine(Machine):
     def barrier(self) -> None: ...
 
     @abstractmethod
-    def cluster_barrier(self) -> None:
-        """Wait for all blocks of the cluster, and see what they wrote to shared memory."""
-
-    @abstractmethod
-    def shared_load_of(self, block: int, memory: V, index: V, dtype: Dtype) -> V:
-        """Read another block's shared memory, at the place that `memory` has there."""
+    def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
+        """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
     @abstractmethod
     def shared(self, dtype: Dtype, elements: int) -> V:
@@ -110,13 +129,16 @@ class ThreadMachine(Machine):
         layout = self.layouts[result]
         group = min(self.constancy.get(result, 1), layout.vector_width())
         made: dict[tuple[int, ...], V] = {}
-        registers: list[V] = []
-        for r, row in enumerate(zip(*columns, strict=True)):
+
+        def emit(r: int) -> dict[int, V]:
+            row = [column[r] for column in columns]
             key = tuple(map(id, row))
             if key not in made:
                 made[key] = registers[r - r % group] if r % group else function(*row)
-            registers.append(made[key])
-        return Held(layout, registers)
+            return {r: made[key]}
+
+        registers = Late(layout.registers, emit)
+        return Held(layout, registers if any(isinstance(c, Late) for c in columns) else list(registers))
 
     def uniform(self, result: Value, element: V) -> V | Held:
         if result.type.is_scalar:
@@ -185,15 +207,19 @@ class ThreadMachine(Machine):
             assert not isinstance(mask, Held) and not isinstance(other, Held)
             return self.wide_load(pointers, 1, mask, None if other is None else [other], op.attributes)[0]
         width, layout = _width(op, pointers.layout), pointers.layout
-        loaded: dict[int, V] = {}
-        for r in _first_registers(layout, width):
+
+        def emit(register: int) -> dict[int, V]:
+            if (held := _representative(layout, register)) != register:
+                return {register: loaded[held]}
+            r = register - register % width
             group = range(r, r + width)
             guard = mask.registers[r] if isinstance(mask, Held) else None
             others = [other.registers[i] for i in group] if isinstance(other, Held) else None
-            loaded |= dict(
-                zip(group, self.wide_load(pointers.registers[r], width, guard, others, op.attributes), strict=True)
-            )
-        return Held(self.layouts[op.results[0]], [loaded[_representative(layout, r)] for r in range(layout.registers)])
+            elements = self.wide_load(pointers.registers[r], width, guard, others, op.attributes)
+            return dict(zip(group, elements, strict=True))
+
+        loaded = Late(layout.registers, emit)
+        return Held(self.layouts[op.results[0]], loaded if op.attributes.get("late") else list(loaded))
 
     def store(self, op: Op, pointers: V | Held, value: V | Held, mask: V | Held | None) -> None:
         if not isinstance(pointers, Held):
@@ -203,10 +229,12 @@ class ThreadMachine(Machine):
         width, layout = _width(op, pointers.layout), pointers.layout
         owner = self._owner(*owner_bits(layout))
         assert isinstance(value, Held)
-        for r in _first_registers(layout, width):
+        firsts = _first_registers(layout, width)
+        for i, r in enumerate(firsts):
+            for ahead in firsts[i : i + LATE_ACCESSES]:
+                _ = value.registers[ahead : ahead + width]
             guards = [g for g in (owner, mask.registers[r] if isinstance(mask, Held) else None) if g is not None]
-            elements = value.registers[r : r + width]
-            self.wide_store(pointers.registers[r], elements, self._all(guards), op.attributes)
+            self.wide_store(pointers.registers[r], value.registers[r : r + width], self._all(guards), op.attributes)
 
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None
@@ -234,12 +262,16 @@ class ThreadMachine(Machine):
             self.shared_store_wide(kept.memory, self._slot(kept, r), tile.registers[r : r + width])
         return kept
 
-    def held(self, kept: InShared) -> Held:
+    def held(self, op: Op, kept: InShared) -> Held:
         """Read a held tile back."""
-        registers: list[V] = []
-        for r in range(0, kept.layout.registers, kept.width):
-            registers += self.shared_load_wide(kept.memory, self._slot(kept, r), kept.dtype, kept.width)
-        return Held(kept.layout, registers)
+
+        def emit(register: int) -> dict[int, V]:
+            r = register - register % kept.width
+            elements = self.shared_load_wide(kept.memory, self._slot(kept, r), kept.dtype, kept.width)
+            return dict(enumerate(elements, r))
+
+        registers = Late(kept.layout.registers, emit)
+        return Held(kept.layout, registers if op.attributes.get("late") else list(registers))
 
     def _slot(self, kept: InShared, register: int) -> V:
         """Groups of `width` registers, thread by thread: neighbouring threads' groups are neighbours."""
@@ -262,7 +294,7 @@ class ThreadMachine(Machine):
         if warp_bits:
             groups = self._reduce_warps(layout, axis, groups, warp_bits, combine_two)
         if block_bits:
-            groups = self._reduce_blocks(layout, groups, block_bits, combine_two)
+            groups = self._reduce_blocks(layout, axis, groups, block_bits, combine_two)
         result = op.results[0]
         if result.type.is_scalar:
             return groups[()]
@@ -293,32 +325,28 @@ class ThreadMachine(Machine):
         for g, x in enumerate(groups.values()):
             self.shared_store(memory, self.add_index(own, self.constant(dt.i32, g * self.num_warps)), x)
         self.barrier()
-        steps = [
-            sum(1 << warp_bits[i] for i in range(len(warp_bits)) if n >> i & 1) for n in range(1 << len(warp_bits))
-        ]
+        steps = _subsets(warp_bits)
         return {
             key: _fold([self._shared_at(memory, base, g * self.num_warps + s, dtype) for s in steps], combine_two)
             for g, key in enumerate(groups)
         }
 
     def _reduce_blocks(
-        self, layout: Layout, groups: dict[Coordinates, V], block_bits: list[int], combine_two: Callable[[V, V], V]
+        self,
+        layout: Layout,
+        axis: int,
+        groups: dict[Coordinates, V],
+        block_bits: list[int],
+        combine_two: Callable[[V, V], V],
     ) -> dict[Coordinates, V]:
         """Exchange what each block has: all threads of a block have it where nothing but registers is left."""
-        assert len(layout.shape) == 1, "a cluster reduces only tiles of one axis"
-        dtype = next(iter(groups.values())).dtype
-        assert isinstance(dtype, Dtype)
-        memory = self.shared(dtype, len(groups))
-        if self.loop_depth:
-            self.cluster_barrier()
-        for g, x in enumerate(groups.values()):
-            self.shared_store(memory, self.constant(dt.i32, g), x)
-        self.cluster_barrier()
-        blocks = range(1 << len(block_bits))
-        return {
-            key: _fold([self.shared_load_of(b, memory, self.constant(dt.i32, g), dtype) for b in blocks], combine_two)
-            for g, key in enumerate(groups)
-        }
+        spread = layout.lane + layout.warp + layout.block
+        assert all(not any(_without(basis, axis)) for basis in spread), (
+            "other axes of a cluster's tile lie in registers"
+        )
+        parts = _subsets(block_bits)
+        came = zip(groups, self.from_blocks(list(groups.values())), strict=True)
+        return {key: _fold([numbers[b] for b in parts], combine_two) for key, numbers in came}
 
     def _shared_at(self, memory: V, base: V, shift: int, dtype: Dtype) -> V:
         return self.shared_load(memory, self.add_index(base, self.constant(dt.i32, shift)), dtype)
@@ -366,14 +394,23 @@ def _first_registers(layout: Layout, width: int) -> list[int]:
 
 
 def _fold_registers(
-    layout: Layout, registers: list[V], axis: int, combine_two: Callable[[V, V], V]
+    layout: Layout, registers: Sequence[V], axis: int, combine_two: Callable[[V, V], V]
 ) -> dict[Coordinates, V]:
     groups: dict[Coordinates, list[V]] = {}
     for r in range(layout.registers):
         if _representative(layout, r) == r:
             own = combine(layout.reg, r, len(layout.shape))
-            groups.setdefault(own[:axis] + own[axis + 1 :], []).append(registers[r])
+            groups.setdefault(_without(own, axis), []).append(registers[r])
     return {key: _fold(values, combine_two) for key, values in groups.items()}
+
+
+def _without(coordinates: Coordinates, axis: int) -> Coordinates:
+    return coordinates[:axis] + coordinates[axis + 1 :]
+
+
+def _subsets(bits: Sequence[int]) -> list[int]:
+    """All numbers that have no bits but these."""
+    return [sum(1 << bit for i, bit in enumerate(bits) if n >> i & 1) for n in range(1 << len(bits))]
 
 
 CHAINS = 4

@@ -31,7 +31,8 @@ class OpRow:
     `effect` is "" for pure ops, "read" or "write" for those that touch memory.
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
-    its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    its bool holds where all of its operands hold. `predicate`: the comparison that it is. `goes_by_register`: machines
+    on threads can emit it one access at a time.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -46,6 +47,7 @@ class OpRow:
     is_view: bool = False
     is_conjunction: bool = False
     predicate: str = ""
+    goes_by_register: bool = False
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None

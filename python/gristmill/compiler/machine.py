@@ -15,6 +15,9 @@ from gristmill.compiler.ir import Block, Op, Pointer, Value
 from gristmill.dtypes import Dtype
 
 
+Combine = Callable[[Sequence["V"], Sequence["V"]], Sequence["V"]]  # two elements, each of one or several tiles, to one
+
+
 class V:
     """A register: `text` names it in emitted code, `lanes` is 0 for a scalar and the length of a vector otherwise."""
 
@@ -189,8 +192,12 @@ class Machine(ABC):
     def store(self, op: Op, pointers: Any, value: Any, mask: Any | None) -> None: ...
 
     @abstractmethod
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
-        """Combine the elements along `axis`; `identity` is (dtype, number) with combine(number, x) = x."""
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        """Combine the elements along `axis` in any order; with `identities`, (dtype, number) each, that change nothing."""
+
+    @abstractmethod
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        """Combine each element with all before it along `axis`, in order; `reverse`: with all after it, last first."""
 
     # -- statements
 

@@ -183,7 +183,8 @@ def test_misuse_is_an_error_with_a_fix(case):
     from gristmill.specialise import VARIANTS
 
     call, head, message = MISUSE[case]
-    source = f"{head}\n\n@gm.kernel(grid=1)\ndef k(p: gm.ptr[gm.f32], n: gm.i32):\n    x = tl.load(p + tl.arange(0, 16))\n    {call}\n"
+    body = f"    x = tl.load(p + tl.arange(0, 16))\n    {call}\n"
+    source = f"{head}\n\n@gm.kernel(grid=1)\ndef k(p: gm.ptr[gm.f32], n: gm.i32):\n{body}"
     kernel = kernel_of(source)
     with pytest.raises(KernelError, match=message) as caught:
         build(kernel, kernel.specialisations()[0], VARIANTS[0])

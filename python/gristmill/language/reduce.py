@@ -12,10 +12,10 @@ from gristmill.compiler.ir import Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.op import OpRow, emit, emit_several, op
 from gristmill.errors import KernelError
+from gristmill.language.elementwise import where
 from gristmill.language.index import arange
 from gristmill.language.regions import as_given, combine_by, combining_block, inputs_of
 from gristmill.language.shape import broadcast_to, expand_dims
-from gristmill.language.elementwise import where
 from gristmill.language.types import as_value, cast_to, check_axis, describe, need_dtype
 
 Combine = Callable[[Any, Any, Any], Any]

@@ -36,7 +36,7 @@ def _largest(function: Function) -> tuple[int, int]:
 
 
 def _is_flat(function: Function) -> bool:
-    """Whether tiles that memory decides the layout of have one axis, that blocks lie along, reduced once and not permuted."""
+    """Whether tiles that memory decides the layout of have one axis, which is reduced once and never permuted."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     loops = [s for s in walk(function.body) if isinstance(s, (For, While))]
     recurring = [

@@ -227,6 +227,11 @@ class CudaMachine(LlvmMachine, ThreadMachine):
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
 
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        place = self.emit(f"ptrtoint {self._shared_place(memory, index, x.dtype)} to i32", dt.i32)
+        operands = ", ".join(map(self.typed, (place, x, guard or self.constant(dt.bool_, True))))
+        self.say(f'call void asm sideeffect "@$2 red.shared.add.u32 [$0], $1;", "r,r,b,~{{memory}}"({operands})')
+
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
         kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
         value = self._pack(kept) if len(kept) > 1 else kept[0]

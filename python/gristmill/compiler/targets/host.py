@@ -12,7 +12,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import Combine, V
-from gristmill.compiler.targets import Target, host_folds, host_loops, host_memory
+from gristmill.compiler.targets import Target, host_folds, host_loops, host_memory, host_moves
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
 from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
@@ -239,6 +239,21 @@ class HostMachine(LlvmMachine):
     def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
         self.settle(tiles)
         return host_folds.reduce(self, op, tiles, axis, combine, identities)
+
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        return host_moves.join(self, result, x, y)
+
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        return list(host_moves.split(self, results, tile))
+
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        return host_moves.exchange(self, result, tile, axis, mask)
+
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        return host_moves.gather(self, result, tile, places, axis)
+
+    def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
+        return host_moves.histogram(self, result, tile, mask)
 
     def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
         self.settle(tiles)

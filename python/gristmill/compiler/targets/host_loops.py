@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import For, If, Op, Value, While
+from gristmill.compiler.ir import For, If, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, free_values, pending, reaches, writes

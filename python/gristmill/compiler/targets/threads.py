@@ -14,7 +14,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
 from gristmill.compiler.machine import Combine, Machine, V
-from gristmill.compiler.targets import thread_folds
+from gristmill.compiler.targets import thread_folds, thread_moves
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
@@ -110,6 +110,10 @@ class ThreadMachine(Machine):
     @abstractmethod
     def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
         """Read them back; never folded into an earlier read, so that registers are free in between."""
+
+    @abstractmethod
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        """Add to an element of shared memory, if `guard` holds, as one step."""
 
     @abstractmethod
     def wide_load(
@@ -226,16 +230,24 @@ class ThreadMachine(Machine):
         if not isinstance(pointers, Held):
             owner = self._owner(range(5), self.warp_bits, range(self.num_blocks.bit_length() - 1))
             guards = [g for g in (owner, mask) if isinstance(g, V)]
-            return self.wide_store(pointers, [value], self._all(guards), op.attributes)  # type: ignore[list-item]
+            return self.wide_store(pointers, [value], self.all_of(guards), op.attributes)  # type: ignore[list-item]
         width, layout = _width(op, pointers.layout), pointers.layout
-        owner = self._owner(*owner_bits(layout))
+        owner = self.owner(layout)
         assert isinstance(value, Held)
         firsts = _first_registers(layout, width)
         for i, r in enumerate(firsts):
             for ahead in firsts[i : i + LATE_ACCESSES]:
                 _ = value.registers[ahead : ahead + width]
             guards = [g for g in (owner, mask.registers[r] if isinstance(mask, Held) else None) if g is not None]
-            self.wide_store(pointers.registers[r], value.registers[r : r + width], self._all(guards), op.attributes)
+            self.wide_store(pointers.registers[r], value.registers[r : r + width], self.all_of(guards), op.attributes)
+
+    def owner(self, layout: Layout) -> V | None:
+        """Whether the thread is the first of those that hold its elements; None if it is alone."""
+        return self._owner(*owner_bits(layout))
+
+    def first_registers(self, layout: Layout) -> list[int]:
+        """The registers of a thread that do not only replicate another."""
+        return _first_registers(layout, 1)
 
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None
@@ -244,7 +256,8 @@ class ThreadMachine(Machine):
     def warp_bits(self) -> range:
         return range(self.num_warps.bit_length() - 1)
 
-    def _all(self, guards: Sequence[V]) -> V | None:
+    def all_of(self, guards: Sequence[V]) -> V | None:
+        """Whether all of them hold; None if there are none."""
         result: V | None = None
         for guard in guards:
             result = guard if result is None else self.bit_and(result, guard)
@@ -289,6 +302,21 @@ class ThreadMachine(Machine):
     def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
         return thread_folds.scan(self, op, tiles, axis, combine, reverse)
 
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        return thread_moves.join(self, result, x, y)
+
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        return thread_moves.split(self, results, tile)
+
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        return thread_moves.exchange(self, result, tile, axis, mask)
+
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        return thread_moves.gather(self, result, tile, places, axis)
+
+    def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
+        return thread_moves.histogram(self, result, tile, mask)
+
     def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
         """A tile in registers."""
         return Held(layout, registers)
@@ -306,13 +334,14 @@ class ThreadMachine(Machine):
         memory = self.shared(dtype, result.type.elements)
         if self.loop_depth:
             self.barrier()
-        for register, index in self._positions(source):
+        for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])
         self.barrier()
-        loaded = {register: self.shared_load(memory, index, dtype) for register, index in self._positions(target)}
+        loaded = {register: self.shared_load(memory, index, dtype) for register, index in self.positions(target)}
         return Held(target, [loaded[_representative(target, r)] for r in range(target.registers)])
 
-    def _positions(self, layout: Layout) -> list[tuple[int, V]]:
+    def positions(self, layout: Layout) -> list[tuple[int, V]]:
+        """Row-major positions of a thread's elements: (register, position), without registers that only replicate."""
         flat = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.lane) if any(b)]
         warp = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.warp) if any(b)]
         thread, used = self.thread_bits(flat, warp, (), dt.i32), 0

@@ -70,7 +70,7 @@ def _reduce_warps(m: Any, layout: Layout, axis: int, groups: Groups, warp_bits: 
     """Exchange one element a warp (and lane that holds another one) through shared memory."""
     lanes = [i for i, b in enumerate(layout.lane) if not b[axis] and any(b)]
     span = len(groups) << len(lanes)
-    memories = _memories(m, next(iter(groups.values())), span * m.num_warps)
+    memories = m.scratch([v.dtype for v in next(iter(groups.values()))], span * m.num_warps)
     lane_index = [(bit, m.num_warps * len(groups) << i) for i, bit in enumerate(lanes)]
     own = m.thread_bits(lane_index, [(i, 1 << i) for i in m.warp_bits], (), dt.i32)
     base = m.thread_bits(lane_index, [(i, 1 << i) for i in m.warp_bits if i not in warp_bits], (), dt.i32)
@@ -83,14 +83,6 @@ def _reduce_warps(m: Any, layout: Layout, axis: int, groups: Groups, warp_bits: 
 
     steps = _subsets(warp_bits)
     return {key: _fold([at(g * m.num_warps + s, x) for s in steps], two) for g, (key, x) in enumerate(groups.items())}
-
-
-def _memories(m: Any, like: Element, size: int) -> list[V]:
-    """Shared memory for `size` elements, which nobody reads any more."""
-    memories = [m.shared(v.dtype, size) for v in like]
-    if m.loop_depth:
-        m.barrier()
-    return memories
 
 
 def _write(m: Any, memories: Sequence[V], place: V, x: Element) -> None:
@@ -208,7 +200,7 @@ class _Scan:
         """Swap totals between the warps that differ in `bit`."""
         m, width = self.m, 32 * self.m.num_warps
         distinct = {_names(x): x for x in self.total}
-        memories = _memories(m, self.total[0], len(distinct) * width)
+        memories = m.scratch([v.dtype for v in self.total[0]], len(distinct) * width)
         own = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in m.warp_bits], (), dt.i32)
         for g, x in enumerate(distinct.values()):
             _write(m, memories, m.add_index(own, m.constant(dt.i32, g * width)), x)

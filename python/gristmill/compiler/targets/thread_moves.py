@@ -69,9 +69,7 @@ def _bits_that_move(layout: Layout, axis: int, mask: int) -> tuple[int, int, int
 def _shared_copy(m: Any, tile: Any) -> V:
     """The tile in shared memory, in row-major order."""
     x = tile.registers[0]
-    memory = m.shared(x.dtype, tile.layout.elements)
-    if m.loop_depth:
-        m.barrier()
+    (memory,) = m.scratch([x.dtype], tile.layout.elements)
     for register, index in m.positions(tile.layout):
         m.shared_store(memory, index, tile.registers[register])
     m.barrier()
@@ -104,9 +102,7 @@ def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Any:
     """Counts in shared memory, to which each element's first holder adds."""
     layout, target = tile.layout, m.layouts[result]
     (bins,) = target.shape
-    memory, zero, one = m.shared(dt.i32, bins), m.constant(dt.i32, 0), m.constant(dt.i32, 1)
-    if m.loop_depth:
-        m.barrier()
+    (memory,), zero, one = m.scratch([dt.i32], bins), m.constant(dt.i32, 0), m.constant(dt.i32, 1)
     for _, index in m.positions(target):
         m.shared_store(memory, index, zero)
     m.barrier()

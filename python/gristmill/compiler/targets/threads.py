@@ -97,6 +97,13 @@ class ThreadMachine(Machine):
     def shared(self, dtype: Dtype, elements: int) -> V:
         """Reserve shared memory for the whole kernel; returns a handle."""
 
+    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+        """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype."""
+        memories = [self.shared(dtype, elements) for dtype in dtypes]
+        if self.loop_depth:
+            self.barrier()
+        return memories
+
     @abstractmethod
     def shared_store(self, memory: V, index: V, x: V) -> None: ...
 
@@ -331,9 +338,7 @@ class ThreadMachine(Machine):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
         assert isinstance(dtype, Dtype)
-        memory = self.shared(dtype, result.type.elements)
-        if self.loop_depth:
-            self.barrier()
+        (memory,) = self.scratch([dtype], result.type.elements)
         for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])
         self.barrier()

@@ -23,6 +23,7 @@ from gristmill.language.elementwise import cast, clamp, div_rn, fma, maximum, mi
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
+from gristmill.language.matrix import dot
 from gristmill.language.memory import load, store
 from gristmill.language.rearrange import (
     cat,
@@ -46,7 +47,7 @@ from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permu
 
 __all__ = [
     "abs", "arange", "argmax", "argmin", "associative_scan", "bfloat16", "broadcast", "broadcast_to", "cast", "cat",
-    "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "div_rn", "exp", "exp2", "expand_dims", "fdiv", "flip",
+    "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv", "flip",
     "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram", "int1",
     "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "maximum", "min", "minimum",
     "num_programs", "permute", "program_id", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid",

@@ -84,6 +84,10 @@ class ThreadMachine(Machine):
         """Whether all these bits of the thread's index are 0."""
 
     @abstractmethod
+    def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Run body(position, carried) for i64 positions 0, step, ... below `stop`."""
+
+    @abstractmethod
     def shuffle_xor(self, x: V, mask: int) -> V: ...
 
     @abstractmethod
@@ -323,6 +327,9 @@ class ThreadMachine(Machine):
 
     def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
         return thread_moves.histogram(self, result, tile, mask)
+
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return thread_moves.dot(self, result, a, b, acc)
 
     def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
         """A tile in registers."""

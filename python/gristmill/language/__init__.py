@@ -47,10 +47,10 @@ from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permu
 
 __all__ = [
     "abs", "arange", "argmax", "argmin", "associative_scan", "bfloat16", "broadcast", "broadcast_to", "cast", "cat",
-    "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv", "flip",
-    "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram", "int1",
-    "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "maximum", "min", "minimum",
-    "num_programs", "permute", "program_id", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid",
-    "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_range", "store", "sum", "swizzle2d", "tanh", "topk",
-    "trans", "uint16", "uint32", "uint64", "uint8", "where", "xor_sum", "zeros", "zeros_like",
+    "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv",
+    "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram",
+    "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "maximum", "min",
+    "minimum", "num_programs", "permute", "program_id", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt",
+    "sigmoid", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_range", "store", "sum", "swizzle2d", "tanh",
+    "topk", "trans", "uint16", "uint32", "uint64", "uint8", "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

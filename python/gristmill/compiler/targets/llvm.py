@@ -325,7 +325,7 @@ class LlvmMachine(Machine):
             f"getelementptr {element}, {self.typed(pointer)}, {self.typed(index)}", pointer.dtype, pointer.lanes
         )
 
-    def memory_type(self, dtype: Dtype) -> str:
+    def memory_type(self, dtype: Dtype | Pointer) -> str:
         """The type under which an element lies in memory: bools are bytes."""
         return "i8" if dtype.bits == 8 else self.element_type(dtype)
 

@@ -51,7 +51,7 @@ EXAMPLES = {
     "where": "tl.where(x == x, x, x)",
     "zeros": "tl.zeros((16,), x.dtype)",
 }
-"""How an operation is called on a block `x` of 16 elements, where it is not `tl.name(x, x, ...)`; `p` points to them."""
+"""Calls of operations on a block `x` of 16 elements, where they are not `tl.name(x, x, ...)`; `p` points to them."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,231 @@
+"""Global and shared memory as threads see them: bits, addresses and what may be touched.
+
+An access names places: indices into one array's words. `GlobalMemory.places` finds them and reports addresses that are
+outside an array or misaligned; what is then done with them (load, store, an atomic update) is a few lines each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gristmill.compiler.interpreter import Memory
+from gristmill.compiler.ir import Pointer
+from gristmill.compiler.simt.numbers import from_bits, same_bits, to_bits
+from gristmill.compiler.simt.races import Clock, Race, Watched
+from gristmill.dtypes import Dtype
+from gristmill.errors import SimulationError
+
+REGION_BITS = 44  # of bytes: one array's share of the address space
+MIDDLE = 1 << (REGION_BITS - 1)
+PAGE = 4096  # that an array's alignment is kept in
+MASK_FIX = "mask it, as in `mask=offsets < n`"
+BARRIER_FIX = "let one thread's element be touched by one access only, or give the two phases kernels of their own"
+
+
+class GlobalArray:
+    """One array: `words` are its bits in address order, gaps included."""
+
+    def __init__(self, memory: Memory, region: int, clock: Clock):
+        self.memory = memory
+        self.name = memory.name
+        self.size = memory.array.itemsize
+        self.words = memory.elements.view(f"u{self.size}")
+        self.address = (region << REGION_BITS) + MIDDLE + memory.array.ctypes.data % PAGE
+        self.watched = Watched(len(self.words), clock, are_values_enough=True)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where an access goes in one array: `chosen` of all threads, with the index of each one's first element."""
+
+    array: GlobalArray
+    chosen: Any
+    first: Any
+    threads: Any
+
+
+class GlobalMemory:
+    """The arrays of a call; `describe(thread)` and `site(number)` put reports into words."""
+
+    def __init__(self, threads: int, clock: Clock, reports: Reports):
+        self.arrays: list[GlobalArray] = []
+        self.index = np.arange(threads)
+        self.clock = clock
+        self.reports = reports
+
+    def add(self, name: str, array: np.ndarray) -> int:
+        """Give an array its place in the address space and return its address."""
+        self.arrays.append(GlobalArray(Memory(name, array), len(self.arrays) + 1, self.clock))
+        return self.arrays[-1].address
+
+    def places(self, addresses: Any, mask: Any, width: int, dtype: Dtype, what: str) -> Iterator[Places]:
+        """Yield the places of an access of `width` elements a thread, array by array; raises if one is not allowed."""
+        addresses = np.broadcast_to(addresses, self.index.shape)
+        active = np.broadcast_to(True if mask is None else mask, self.index.shape)
+        regions = np.where(active, addresses >> REGION_BITS, 0)
+        for region in np.unique(regions[active]):
+            chosen = np.flatnonzero(active & (regions == region))
+            if not 1 <= region <= len(self.arrays):
+                message = f"{what}: an address is in no array ({self.reports.thread(chosen[0])})"
+                raise SimulationError(message, fix=MASK_FIX)
+            array = self.arrays[int(region) - 1]
+            self._check_alignment(addresses, chosen, array, width * dtype.itemsize, what)
+            first = (addresses[chosen] - array.address) // array.size - array.memory.first
+            self._check_bounds(first, chosen, array, width, what)
+            yield Places(array, chosen, first, self.index[chosen])
+
+    def _check_alignment(self, addresses: Any, chosen: Any, array: GlobalArray, size: int, what: str) -> None:
+        wrong = np.flatnonzero(addresses[chosen] % size)
+        if len(wrong):
+            thread = chosen[wrong[0]]
+            at = int(addresses[thread] - array.address)
+            message = f"{what}: {size} bytes at once from `{array.name}` plus {at} bytes, which is no multiple of them"
+            fix = "pass arrays and row lengths that keep what the kernel is promised, or take its general variant"
+            raise SimulationError(f"{message} ({self.reports.thread(thread)})", fix=fix)
+
+    def _check_bounds(self, first: Any, chosen: Any, array: GlobalArray, width: int, what: str) -> None:
+        for i in range(width):
+            inside = array.memory.has(first + i)
+            if not inside.all():
+                wrong = int(np.argmin(inside))
+                message = array.memory.outside(int(first[wrong]) + i, what)
+                raise SimulationError(f"{message} ({self.reports.thread(chosen[wrong])})", fix=MASK_FIX)
+
+    def load(self, addresses: Any, mask: Any, others: Sequence[Any] | None, width: int, dtype: Dtype) -> list[Any]:
+        """Return `width` elements a thread; `others`, or 0, where the mask is false."""
+        loaded = [np.zeros(self.index.shape, f"u{dtype.itemsize}") for _ in range(width)]
+        for place in self.places(addresses, mask, width, dtype, "load"):
+            for i, bits in enumerate(loaded):
+                index = place.first + i
+                bits[place.chosen] = place.array.words[index]
+                race = place.array.watched.reading(index, place.threads)
+                if race is not None:
+                    raise self.race(place.array, race)
+        numbers = [from_bits(bits, dtype) for bits in loaded]
+        if others is None or mask is None:
+            return numbers
+        return [np.where(mask, number, other) for number, other in zip(numbers, others, strict=True)]
+
+    def store(self, addresses: Any, mask: Any, elements: Sequence[Any], dtype: Dtype) -> None:
+        """Write consecutive elements of each thread."""
+        bits = [np.broadcast_to(to_bits(x, dtype), self.index.shape) for x in elements]
+        for place in self.places(addresses, mask, len(elements), dtype, "store"):
+            if not place.array.memory.array.flags.writeable:
+                message = f"store: `{place.array.name}` is read-only"
+                raise SimulationError(message, fix="pass an array that can be written")
+            for i, word in enumerate(bits):
+                self._write(place, place.first + i, word[place.chosen], dtype)
+
+    def _write(self, place: Places, index: Any, bits: Any, dtype: Dtype) -> None:
+        words = place.array.words
+        differs = ~same_bits(words[index], bits, dtype)
+        race = place.array.watched.writing(index, place.threads, differs)
+        if race is None:
+            words[index] = bits
+            lost = ~same_bits(words[index], bits, dtype)
+            if not lost.any():
+                return
+            i = int(np.argmax(lost))
+            race = Race(int(index[i]), int(place.threads[i]), "stored another number", "stores", self.clock.site)
+        raise self.race(place.array, race)
+
+    def race(self, array: GlobalArray, race: Race) -> SimulationError:
+        """Return the report of a race."""
+        place = f"element {race.place + array.memory.first} of `{array.name}`"
+        return SimulationError(self.reports.race(race, place), fix=BARRIER_FIX)
+
+
+class SharedMemory:
+    """One reservation in each block's shared memory, poisoned when a program starts."""
+
+    def __init__(self, dtype: Dtype, elements: int, blocks: int, reports: Reports):
+        self.dtype = dtype
+        self.elements = elements
+        self.blocks = blocks
+        self.reports = reports
+        self.words = np.zeros(blocks * elements, f"u{dtype.itemsize}")
+        self.is_written = np.zeros(blocks * elements, np.bool_)
+        self.watched = Watched(blocks * elements, reports.clock, are_values_enough=False)
+        threads = np.arange(blocks * reports.clock.threads_of_block)
+        self.threads = threads
+        self.start = threads // reports.clock.threads_of_block * elements
+
+    def poison(self) -> None:
+        self.is_written[:] = False
+
+    def store(self, index: Any, elements: Sequence[Any]) -> None:
+        """Write consecutive elements of each thread."""
+        first = self._places(index, len(elements))
+        for i, element in enumerate(elements):
+            places, bits = first + i, np.broadcast_to(to_bits(element, self.dtype), self.threads.shape)
+            same = self.is_written[places] & same_bits(self.words[places], bits, self.dtype)
+            race = self.watched.writing(places, self.threads, ~same)
+            self.words[places] = bits
+            self.is_written[places] = True
+            lost = ~same_bits(self.words[places], bits, self.dtype)
+            if race is None and lost.any():
+                i = int(np.argmax(lost))
+                site = self.reports.clock.site
+                race = Race(int(places[i]), int(self.threads[i]), "stored another number", "stores", site)
+            self._check_race(race)
+
+    def load(self, index: Any, width: int = 1) -> list[Any]:
+        """Read consecutive elements of each thread."""
+        first = self._places(index, width)
+        return [from_bits(self._read(first + i), self.dtype) for i in range(width)]
+
+    def _read(self, places: Any) -> Any:
+        self._check_race(self.watched.reading(places, self.threads))
+        unwritten = ~self.is_written[places]
+        if unwritten.any():
+            thread = int(np.argmax(unwritten))
+            place = int(places[thread] % self.elements)
+            message = f"element {place} of a tile in shared memory is read, but nothing wrote it"
+            raise SimulationError(f"{message} ({self.reports.thread(thread)})")
+        return self.words[places]
+
+    def _places(self, index: Any, width: int) -> Any:
+        index = np.broadcast_to(index, self.threads.shape)
+        wrong = (index % width != 0) | (index < 0) | (index + width > self.elements)
+        if wrong.any():
+            thread = int(np.argmax(wrong))
+            message = f"{width} elements at {index[thread]} of a tile of {self.elements} in shared memory"
+            raise SimulationError(f"{message}: misaligned or outside ({self.reports.thread(thread)})")
+        return self.start + index
+
+    def _check_race(self, race: Race | None) -> None:
+        if race is not None:
+            place = f"element {race.place % self.elements} of a tile in shared memory"
+            raise SimulationError(self.reports.race(race, place))
+
+
+class Reports:
+    """Puts threads, programs and statements into words."""
+
+    def __init__(self, clock: Clock):
+        self.clock = clock
+        self.program: Sequence[int] = (0, 0, 0)
+        self.sites: list[str] = ["the kernel's start"]
+
+    def thread(self, thread: int) -> str:
+        """Name a thread by its block of the cluster and its program."""
+        block, own = divmod(int(thread), self.clock.threads_of_block)
+        rank = f" of block {block}" if block else ""
+        return f"thread {own}{rank}, program {', '.join(map(str, self.program))}"
+
+    def race(self, race: Race, place: str) -> str:
+        """Say what two threads did to a place."""
+        return (
+            f"race: {self.thread(race.thread)} {race.second} {place}, which another thread {race.first} "
+            f"at {self.sites[race.site]} with no barrier between"
+        )
+
+
+def element_of(pointer: Any) -> Dtype:
+    """The dtype that a register of addresses points to."""
+    assert isinstance(pointer.dtype, Pointer)
+    return pointer.dtype.element

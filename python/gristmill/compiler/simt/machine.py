@@ -14,6 +14,7 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Stateme
 from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
+from gristmill.compiler.simt.lone import lone_loads
 from gristmill.compiler.simt.memory import GlobalMemory, Reports, SharedMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
@@ -51,6 +52,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
+        self.lone_loads = lone_loads(function)
         self.grid: Sequence[int] = (1, 1, 1)
 
     # -- a call
@@ -190,7 +192,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         if others is not None:
             instead = [cast(Numbers, x).each for x in others]
         guard = None if mask is None else cast(Numbers, mask).each
-        loaded = self.memory.load(cast(Numbers, pointer).each, guard, instead, width, dtype)
+        readers = self.index[:1] if self.op in self.lone_loads else self.index
+        loaded = self.memory.load(cast(Numbers, pointer).each, guard, instead, width, dtype, len(readers))
         return [Numbers(each, dtype) for each in loaded]
 
     def wide_store(self, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:

@@ -95,14 +95,20 @@ class GlobalMemory:
                 message = array.memory.outside(int(first[wrong]) + i, what)
                 raise SimulationError(f"{message} ({self.reports.thread(chosen[wrong])})", fix=MASK_FIX)
 
-    def load(self, addresses: Any, mask: Any, others: Sequence[Any] | None, width: int, dtype: Dtype) -> list[Any]:
-        """Return `width` elements a thread; `others`, or 0, where the mask is false."""
+    def load(
+        self, addresses: Any, mask: Any, others: Sequence[Any] | None, width: int, dtype: Dtype, readers: int
+    ) -> list[Any]:
+        """Return `width` elements a thread; `others`, or 0, where the mask is false.
+
+        Only in the first `readers` threads does it matter what is loaded.
+        """
         loaded = [np.zeros(self.index.shape, f"u{dtype.itemsize}") for _ in range(width)]
         for place in self.places(addresses, mask, width, dtype, "load"):
             for i, bits in enumerate(loaded):
                 index = place.first + i
                 bits[place.chosen] = place.array.words[index]
-                race = place.array.watched.reading(index, place.threads)
+                matters = place.threads < readers
+                race = place.array.watched.reading(index[matters], place.threads[matters])
                 if race is not None:
                     raise self.race(place.array, race)
         numbers = [from_bits(bits, dtype) for bits in loaded]

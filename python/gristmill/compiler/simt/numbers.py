@@ -126,12 +126,16 @@ def fused(x: Any, y: Any, z: Any, dtype: Dtype) -> Any:
     if dtype == dt.f64:
         return _fused_double(x, y, z)
     product, term = np.asarray(x, np.float64) * np.asarray(y, np.float64), np.asarray(z, np.float64)
-    total, rest = _two_sum(product, term)
+    return convert(_odd_sum(product, term), dt.f64, dtype)
+
+
+def _odd_sum(x: Any, y: Any) -> Any:
+    """x + y so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
+    total, rest = _two_sum(x, y)
     word = total.view(np.int64)
     is_above = (rest < 0) != (total < 0)
     is_inexact = np.isfinite(total) & (rest != 0)
-    odd = np.where(is_inexact, word - is_above | 1, word).view(np.float64)
-    return convert(odd, dt.f64, dtype)
+    return np.where(is_inexact, word - is_above | 1, word).view(np.float64)
 
 
 def _two_sum(x: Any, y: Any) -> tuple[Any, Any]:
@@ -142,11 +146,40 @@ def _two_sum(x: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _fused_double(x: Any, y: Any, z: Any) -> Any:
+    """By an exact product and a sum rounded to odd (Boldo and Melquiond, IEEE Trans. Comput. 57, 2008)."""
+    product = np.asarray(x * y)
+    is_usual = (x == 0) | (y == 0) | _is_usual(product)
+    is_usual &= (np.abs(x) < 2.0**900) & (np.abs(y) < 2.0**900)
+    if not (is_usual & ((z == 0) | _is_usual(z))).all():
+        return _fused_long(x, y, z)
+    low, low_rest = _two_sum(z, _lost(x, y, product, 27))
+    high, high_rest = _two_sum(product, low)
+    return high + _odd_sum(low_rest, high_rest)
+
+
+def _is_usual(x: Any) -> Any:
+    """Whether nothing overflows, and what rounding loses does not underflow."""
+    size = np.abs(x)
+    return (size > 2.0**-900) & (size < 2.0**900)
+
+
+def _lost(x: Any, y: Any, product: Any, bits: int) -> Any:
+    """What rounding lost of a product: from halves of the factors, whose products are exact (Dekker)."""
+    (x_high, x_low), (y_high, y_low) = _halves(x, bits), _halves(y, bits)
+    return ((x_high * y_high - product) + x_high * y_low + x_low * y_high) + x_low * y_low
+
+
+def _halves(x: Any, bits: int) -> tuple[Any, Any]:
+    shifted = x * ((1 << bits) + 1)
+    high = shifted - (shifted - x)
+    return high, x - high
+
+
+def _fused_long(x: Any, y: Any, z: Any) -> Any:
     """In two long doubles; where the first lies between two doubles, the second says which one is nearer."""
     a, b, c = (np.asarray(v, np.longdouble) for v in (x, y, z))
     product = a * b
-    (a_high, a_low), (b_high, b_low) = _halves(a), _halves(b)
-    lost = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    lost = _lost(a, b, product, 32)
     total, rest = _two_sum(product, c)
     total, rest = _two_sum(total, rest + lost)
     near, below, above = (
@@ -155,10 +188,3 @@ def _fused_double(x: Any, y: Any, z: Any) -> Any:
     beside = np.where(rest > 0, above, np.where(rest < 0, below, near))
     plain = np.asarray(product + c).astype(np.float64)
     return np.where(np.isfinite(product + c) & np.isfinite(lost), np.where(below == above, near, beside), plain)
-
-
-def _halves(x: Any) -> tuple[Any, Any]:
-    """Parts of half the digits, whose products are exact (Veltkamp)."""
-    shifted = x * np.longdouble((1 << 32) + 1)
-    high = shifted - (shifted - x)
-    return high, x - high

@@ -57,7 +57,7 @@ def run_simulated(
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
     try:
         values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
-        chosen = specialisation or _compiled(kernel, values, constants, row)
+        chosen = specialisation or _compiled(kernel, values, constants, row, variant)
     except InterpreterError as error:
         raise SimulationError(error.message, fix=error.fix) from None
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
@@ -87,12 +87,16 @@ def _prepared(
 
 
 def _compiled(
-    kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any], target: Target
+    kernel: Kernel,
+    values: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    target: Target,
+    variant: Variant | None,
 ) -> Specialisation:
     """Return the first specialisation that suits the call and is compiled for the target."""
     for candidate in _fitting(kernel, values, constants):
-        overflows = any(_prepared(kernel, candidate, variant, target)[0].overflows for variant in VARIANTS)
-        if not (overflows and is_replaceable(kernel, candidate)):
+        function, _ = _prepared(kernel, candidate, variant or _suitable(kernel, candidate, values, target), target)
+        if not (function.overflows and is_replaceable(kernel, candidate)):
             return candidate
     return _choose(kernel, values, constants)
 

@@ -54,6 +54,8 @@ def runs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return function
 
     return register
+
+
 OTHERWISE_ON_CUDA = {"R38": "exp2 is 0 where its result is denormal, as it says"}
 
 

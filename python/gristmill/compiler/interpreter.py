@@ -299,9 +299,7 @@ def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, A
     raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
 
 
-def _fitting(
-    kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]
-) -> Iterator[Specialisation]:
+def _fitting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
     """The specialisations that suit the call, the one to take first."""
     found = _dtypes(kernel, values)
     for candidate in kernel.specialisations():

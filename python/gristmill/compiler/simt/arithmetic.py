@@ -191,5 +191,3 @@ def _remainder(x: Any, y: Any) -> Any:
     rest = (_magnitude(x) % _magnitude(y)).astype(x.dtype)
     signed = np.where(x < 0, -rest, rest) if x.dtype.kind == "i" else rest
     return np.where(y == 0, x, signed)[()]
-
-

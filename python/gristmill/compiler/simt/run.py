@@ -51,9 +51,7 @@ def run_simulated(
     The aligned variant runs where the arrays allow it. Programs run one after another, axis 0 fastest, or in an order
     that the seed `shuffle` decides.
     """
-    row = find_target(target)
-    if row.kind != "cuda":
-        raise SimulationError(f"`{target}` is no CUDA target", fix="simulate one such as `sm_80` or `sm_90a`")
+    row = check_target(target)
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
     try:
         values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
@@ -65,6 +63,14 @@ def run_simulated(
         function = _prepared(kernel, chosen, variant or _suitable(kernel, chosen, values, row), row)[0]
         _execute(function, (*sizes, 1, 1, 1)[:3], values, shuffle)
     return chosen
+
+
+def check_target(name: str) -> Target:
+    """Return a CUDA target; raises if `name` is none."""
+    row = find_target(name)
+    if row.kind != "cuda":
+        raise SimulationError(f"`{name}` is no CUDA target", fix="simulate one such as `sm_80` or `sm_90a`")
+    return row
 
 
 def _execute(function: Function, grid: Sequence[int], values: Mapping[str, Any], shuffle: int | None) -> None:

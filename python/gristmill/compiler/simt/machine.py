@@ -57,9 +57,11 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     # -- a call
 
-    def bind(self, arguments: Mapping[str, Any]) -> Values:
+    def bind(self, arguments: Mapping[str, Any]) -> dict[Value, Any]:
         """Return the parameters' registers: addresses for arrays, numbers for scalars."""
-        return {parameter: self._bound(parameter, arguments[parameter.name]) for parameter in self.function.parameters}
+        bound = {value: self._bound(value, arguments[value.name]) for value in self.function.parameters}
+        self.memory.watch()
+        return bound
 
     def _bound(self, parameter: Value, argument: Any) -> Numbers:
         dtype = parameter.type.dtype

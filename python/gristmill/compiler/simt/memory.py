@@ -29,13 +29,16 @@ BARRIER_FIX = "let one thread's element be touched by one access only, or give t
 class GlobalArray:
     """One array: `words` are its bits in address order, gaps included."""
 
-    def __init__(self, memory: Memory, region: int, clock: Clock):
+    watched: Watched  # its own, or that of all arrays that overlap it, `shift` places further
+    shift: int
+
+    def __init__(self, memory: Memory, region: int):
         self.memory = memory
         self.name = memory.name
         self.size = memory.array.itemsize
         self.words = memory.elements.view(f"u{self.size}")
         self.address = (region << REGION_BITS) + MIDDLE + memory.array.ctypes.data % PAGE
-        self.watched = Watched(len(self.words), clock, are_values_enough=True)
+        self.start = self.words.ctypes.data
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,20 @@ class GlobalMemory:
 
     def add(self, name: str, array: np.ndarray) -> int:
         """Give an array its place in the address space and return its address."""
-        self.arrays.append(GlobalArray(Memory(name, array), len(self.arrays) + 1, self.clock))
+        if not array.dtype.isnative or any(stride % array.itemsize for stride in array.strides):
+            message = f"the elements of `{name}` do not lie in memory as a device reads them"
+            raise SimulationError(message, fix=f"copy it, as in `np.ascontiguousarray({name}, {array.dtype.name!r})`")
+        self.arrays.append(GlobalArray(Memory(name, array), len(self.arrays) + 1))
         return self.arrays[-1].address
+
+    def watch(self) -> None:
+        """Begin to look for races; arrays that overlap, as in calls in place, are watched as one."""
+        for group in _overlapping(self.arrays):
+            start = min(array.start for array in group)
+            places = max((array.start - start) // array.size + len(array.words) for array in group)
+            watched = Watched(places, self.clock, are_values_enough=True)
+            for array in group:
+                array.watched, array.shift = watched, (array.start - start) // array.size
 
     def places(self, addresses: Any, mask: Any, width: int, dtype: Dtype, what: str) -> Iterator[Places]:
         """Yield the places of an access of `width` elements a thread, array by array; raises if one is not allowed."""
@@ -108,7 +123,7 @@ class GlobalMemory:
                 index = place.first + i
                 bits[place.chosen] = place.array.words[index]
                 matters = place.threads < readers
-                race = place.array.watched.reading(index[matters], place.threads[matters])
+                race = place.array.watched.reading(index[matters] + place.array.shift, place.threads[matters])
                 if race is not None:
                     raise self.race(place.array, race)
         numbers = [from_bits(bits, dtype) for bits in loaded]
@@ -129,20 +144,37 @@ class GlobalMemory:
     def _write(self, place: Places, index: Any, bits: Any, dtype: Dtype) -> None:
         words = place.array.words
         differs = ~same_bits(words[index], bits, dtype)
-        race = place.array.watched.writing(index, place.threads, differs)
+        race = place.array.watched.writing(index + place.array.shift, place.threads, differs)
         if race is None:
             words[index] = bits
             lost = ~same_bits(words[index], bits, dtype)
             if not lost.any():
                 return
             i = int(np.argmax(lost))
-            race = Race(int(index[i]), int(place.threads[i]), "stored another number", "stores", self.clock.site)
+            at = int(index[i]) + place.array.shift
+            race = Race(at, int(place.threads[i]), "stored another number", "stores", self.clock.site)
         raise self.race(place.array, race)
 
     def race(self, array: GlobalArray, race: Race) -> SimulationError:
         """Return the report of a race."""
-        place = f"element {race.place + array.memory.first} of `{array.name}`"
+        place = f"element {race.place - array.shift + array.memory.first} of `{array.name}`"
         return SimulationError(self.reports.race(race, place), fix=BARRIER_FIX)
+
+
+def _overlapping(arrays: Sequence[GlobalArray]) -> list[list[GlobalArray]]:
+    """Group arrays that have memory in common and elements of one size at the same multiples of it."""
+    groups: list[list[GlobalArray]] = []
+    for array in sorted(arrays, key=lambda a: (a.size, a.start % a.size, a.start)):
+        if groups and any(_overlap(other, array) for other in groups[-1]):
+            groups[-1].append(array)
+        else:
+            groups.append([array])
+    return groups
+
+
+def _overlap(x: GlobalArray, y: GlobalArray) -> bool:
+    is_one_grid = x.size == y.size and (x.start - y.start) % x.size == 0
+    return is_one_grid and x.start <= y.start < x.start + x.words.nbytes
 
 
 class SharedMemory:

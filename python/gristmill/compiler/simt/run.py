@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate, _fill, _fitting, _variant
 from gristmill.compiler.ir import Function
 from gristmill.compiler.prepare import is_replaceable, prepare
@@ -24,16 +26,23 @@ def simulate(
     *arguments: Any,
     target: str = "sm_90a",
     constants: Mapping[str, Any] | None = None,
+    shuffle: int | None = None,
     **named: Any,
 ) -> Specialisation:
     """Run a kernel's code for a CUDA target on the CPU, on numpy arrays, which it changes in place.
 
     `grid` is the number of programs, up to three sizes; None: as declared. Arguments are given by position or name;
-    sizes and strides follow from the arrays. Returns the specialisation that ran. Raises SimulationError, at the
-    kernel's line, for an access outside an array or misaligned, for a race, and where threads disagree on where to go.
+    sizes and strides follow from the arrays. Programs run one after another, axis 0 fastest, or in an order that the
+    seed `shuffle` decides. Returns the specialisation that ran. Raises SimulationError, at the kernel's line, for an
+    access outside an array or misaligned, for a race, and where threads disagree on where to go.
     """
     sizes = (grid,) if isinstance(grid, int) else grid
-    return run_simulated(kernel, None, *arguments, grid=sizes, target=target, **(constants or {}), **named)
+    if sizes is None and not kernel.grid:
+        raise SimulationError(f"`{kernel.name}` declares no grid", fix="pass the number of programs, as in `(16,)`")
+    if sizes is not None and not 1 <= len(sizes) <= 3:
+        raise SimulationError(f"a grid has one to three sizes, not {len(sizes)}", fix="pass for example `(16, 4)`")
+    given = {**(constants or {}), **named}
+    return run_simulated(kernel, None, *arguments, grid=sizes, target=target, shuffle=shuffle, **given)
 
 
 def run_simulated(
@@ -48,13 +57,13 @@ def run_simulated(
 ) -> Specialisation:
     """Do what the interpreter's `run_kernel` does, on the simulated device.
 
-    The aligned variant runs where the arrays allow it. Programs run one after another, axis 0 fastest, or in an order
-    that the seed `shuffle` decides.
+    The aligned variant runs where the arrays allow it.
     """
     row = check_target(target)
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
+    given = _checked(kernel, arguments, named)
     try:
-        values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
+        values = _fill(kernel, given)
         chosen = specialisation or _compiled(kernel, values, constants, row, variant)
     except InterpreterError as error:
         raise SimulationError(error.message, fix=error.fix) from None
@@ -63,6 +72,28 @@ def run_simulated(
         function = _prepared(kernel, chosen, variant or _suitable(kernel, chosen, values, row), row)[0]
         _execute(function, (*sizes, 1, 1, 1)[:3], values, shuffle)
     return chosen
+
+
+def _checked(kernel: Kernel, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name; raises for what is neither a numpy array nor a number where one is needed."""
+    names = [p.name for p in kernel.parameters]
+    if len(arguments) > len(names):
+        message = f"`{kernel.name}` takes {len(names)} arguments, got {len(arguments)}"
+        raise SimulationError(message, fix=f"pass {', '.join(names)}")
+    given = dict(zip(names, arguments, strict=False))
+    for name in given.keys() & named.keys():
+        raise SimulationError(f"`{name}` is given twice", fix="give it by position or by name")
+    given |= named
+    for parameter in kernel.parameters:
+        value = given.get(parameter.name)
+        is_array = isinstance(value, np.ndarray)
+        if parameter.kind == "pointer" and parameter.name in given and not is_array:
+            message = f"`{parameter.name}` must be a numpy array, got {type(value).__name__}"
+            raise SimulationError(message, fix=f"pass `np.asarray({parameter.name})`")
+        if parameter.kind != "pointer" and parameter.name in given and np.asarray(value).dtype.kind not in "biufV":
+            message = f"`{parameter.name}` must be a number, got {type(value).__name__}"
+            raise SimulationError(message, fix="pass an int, a float or a bool")
+    return given
 
 
 def check_target(name: str) -> Target:

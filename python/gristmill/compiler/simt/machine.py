@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -15,7 +14,7 @@ from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.lone import lone_loads
-from gristmill.compiler.simt.memory import GlobalMemory, Reports, SharedMemory, element_of
+from gristmill.compiler.simt.memory import COMPILER_FIX, GlobalMemory, Reports, SharedMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.targets.llvm import LlvmMachine
@@ -44,6 +43,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.loop_depth = 0
         threads = 32 * self.num_warps
         self.index = np.arange(threads * self.num_blocks)
+        self.known_bits: dict[Any, Any] = {}
         self.clock = Clock(threads)
         self.reports = Reports(self.clock)
         self.memory = GlobalMemory(len(self.index), self.clock, self.reports)
@@ -59,7 +59,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[Value, Any]:
         """Return the parameters' registers: addresses for arrays, numbers for scalars."""
-        bound = {value: self._bound(value, arguments[value.name]) for value in self.function.parameters}
+        with np.errstate(all="ignore"):
+            bound = {value: self._bound(value, arguments[value.name]) for value in self.function.parameters}
         self.memory.watch()
         return bound
 
@@ -128,21 +129,20 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def thread_bits(self, lane: Bits, warp: Bits, block: Bits, dtype: Dtype) -> V:
         return Numbers(self._thread_bits(tuple(lane), tuple(warp), tuple(block)).astype(storage(dtype)), dtype)
 
-    @functools.cache  # noqa: B019
     def _thread_bits(self, *parts: tuple[tuple[int, int], ...]) -> Any:
-        starts = (0, LANE_BITS, LANE_BITS + self.num_warps.bit_length() - 1)
-        found = np.zeros_like(self.index)
-        for start, bits in zip(starts, parts, strict=True):
-            for bit, number in bits:
-                found ^= (self.index >> start + bit & 1) * number
-        return found
+        if parts not in self.known_bits:
+            starts = (0, LANE_BITS, LANE_BITS + self.num_warps.bit_length() - 1)
+            found = np.zeros_like(self.index)
+            for start, bits in zip(starts, parts, strict=True):
+                for bit, number in bits:
+                    found ^= (self.index >> start + bit & 1) * number
+            self.known_bits[parts] = found
+        return self.known_bits[parts]
 
     def is_thread(self, lane_bits: Sequence[int], warp_bits: Sequence[int], block_bits: Sequence[int]) -> V:
-        lane, warp, block = (tuple((i, 1) for i in bits) for bits in (lane_bits, warp_bits, block_bits))
-        found = [self._thread_bits(*parts) for parts in ((lane[i : i + 1], (), ()) for i in range(len(lane)))]
-        found += [self._thread_bits((), warp[i : i + 1], ()) for i in range(len(warp))]
-        found += [self._thread_bits((), (), block[i : i + 1]) for i in range(len(block))]
-        return Numbers(~functools.reduce(np.bitwise_or, found, np.zeros_like(self.index)).astype(np.bool_), dt.bool_)
+        parts = (lane_bits, 0), (warp_bits, LANE_BITS), (block_bits, 2 * LANE_BITS)
+        own = self._thread_bits(*(tuple((i, 1 << i + shift) for i in bits) for bits, shift in parts))
+        return Numbers(own == 0, dt.bool_)
 
     def shuffle_xor(self, x: V, mask: int) -> V:
         return Numbers(self._spread(x)[self.index ^ mask], x.dtype)
@@ -161,7 +161,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         each = self._spread(x).reshape(self.num_blocks, -1)
         bits = to_bits(np.ascontiguousarray(each), x.dtype)
         if not same_bits(bits, bits[:, :1], x.dtype).all():
-            raise SimulationError("threads of a block push different numbers to the other blocks")
+            message = "threads of a block push different numbers to the other blocks"
+            raise SimulationError(message, fix=COMPILER_FIX)
         return [Numbers(number, x.dtype) for number in each[:, 0]]
 
     # -- shared memory

@@ -24,6 +24,7 @@ MIDDLE = 1 << (REGION_BITS - 1)
 PAGE = 4096  # that an array's alignment is kept in
 MASK_FIX = "mask it, as in `mask=offsets < n`"
 BARRIER_FIX = "let one thread's element be touched by one access only, or give the two phases kernels of their own"
+COMPILER_FIX = "this is a mistake of the compiler: report it together with the kernel"
 
 
 class GlobalArray:
@@ -223,7 +224,7 @@ class SharedMemory:
             thread = int(np.argmax(unwritten))
             place = int(places[thread] % self.elements)
             message = f"element {place} of a tile in shared memory is read, but nothing wrote it"
-            raise SimulationError(f"{message} ({self.reports.thread(thread)})")
+            raise SimulationError(f"{message} ({self.reports.thread(thread)})", fix=COMPILER_FIX)
         return self.words[places]
 
     def _places(self, index: Any, width: int) -> Any:
@@ -232,13 +233,14 @@ class SharedMemory:
         if wrong.any():
             thread = int(np.argmax(wrong))
             message = f"{width} elements at {index[thread]} of a tile of {self.elements} in shared memory"
-            raise SimulationError(f"{message}: misaligned or outside ({self.reports.thread(thread)})")
+            message = f"{message}: misaligned or outside ({self.reports.thread(thread)})"
+            raise SimulationError(message, fix=COMPILER_FIX)
         return self.start + index
 
     def _check_race(self, race: Race | None) -> None:
         if race is not None:
             place = f"element {race.place % self.elements} of a tile in shared memory"
-            raise SimulationError(self.reports.race(race, place))
+            raise SimulationError(self.reports.race(race, place), fix=COMPILER_FIX)
 
 
 class Reports:

@@ -101,6 +101,7 @@ def odd_single(x: Any) -> Any:
 def convert(each: Any, source: Dtype, to: Dtype) -> Any:
     """Convert values: floats round to nearest even; to integers they truncate, to the nearest one within range."""
     each = np.asarray(each)
+    assert all(not d.is_float or d.bits > 8 for d in (source, to)), f"{source} to {to}: 8-bit floats are only bits here"
     if to == dt.bool_:
         return each != 0
     if source.is_float and not to.is_float:

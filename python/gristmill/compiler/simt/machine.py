@@ -14,7 +14,7 @@ from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.lone import lone_loads
-from gristmill.compiler.simt.memory import COMPILER_FIX, GlobalMemory, Reports, SharedMemory, element_of
+from gristmill.compiler.simt.memory import COMPILER_FIX, GlobalMemory, Reports, SharedMemory, element_of, spread
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.targets.llvm import LlvmMachine
@@ -148,7 +148,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         return Numbers(self._spread(x)[self.index ^ mask], x.dtype)
 
     def _spread(self, x: V) -> Any:
-        return np.broadcast_to(cast(Numbers, x).each, self.index.shape)
+        return spread(cast(Numbers, x).each, self.index)
 
     def barrier(self) -> None:
         self.clock.barrier()

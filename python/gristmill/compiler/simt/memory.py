@@ -80,8 +80,8 @@ class GlobalMemory:
 
     def places(self, addresses: Any, mask: Any, width: int, dtype: Dtype, what: str) -> Iterator[Places]:
         """Yield the places of an access of `width` elements a thread, array by array; raises if one is not allowed."""
-        addresses = np.broadcast_to(addresses, self.index.shape)
-        active = np.broadcast_to(True if mask is None else mask, self.index.shape)
+        addresses = spread(addresses, self.index)
+        active = spread(True if mask is None else mask, self.index)
         regions = np.where(active, addresses >> REGION_BITS, 0)
         for region in np.unique(regions[active]):
             chosen = np.flatnonzero(active & (regions == region))
@@ -134,7 +134,7 @@ class GlobalMemory:
 
     def store(self, addresses: Any, mask: Any, elements: Sequence[Any], dtype: Dtype) -> None:
         """Write consecutive elements of each thread."""
-        bits = [np.broadcast_to(to_bits(x, dtype), self.index.shape) for x in elements]
+        bits = [spread(to_bits(x, dtype), self.index) for x in elements]
         for place in self.places(addresses, mask, len(elements), dtype, "store"):
             if not place.array.memory.array.flags.writeable:
                 message = f"store: `{place.array.name}` is read-only"
@@ -200,7 +200,7 @@ class SharedMemory:
         """Write consecutive elements of each thread."""
         first = self._places(index, len(elements))
         for i, element in enumerate(elements):
-            places, bits = first + i, np.broadcast_to(to_bits(element, self.dtype), self.threads.shape)
+            places, bits = first + i, spread(to_bits(element, self.dtype), self.threads)
             same = self.is_written[places] & same_bits(self.words[places], bits, self.dtype)
             race = self.watched.writing(places, self.threads, ~same)
             self.words[places] = bits
@@ -228,7 +228,7 @@ class SharedMemory:
         return self.words[places]
 
     def _places(self, index: Any, width: int) -> Any:
-        index = np.broadcast_to(index, self.threads.shape)
+        index = spread(index, self.threads)
         wrong = (index % width != 0) | (index < 0) | (index + width > self.elements)
         if wrong.any():
             thread = int(np.argmax(wrong))
@@ -241,6 +241,12 @@ class SharedMemory:
         if race is not None:
             place = f"element {race.place % self.elements} of a tile in shared memory"
             raise SimulationError(self.reports.race(race, place), fix=COMPILER_FIX)
+
+
+def spread(each: Any, threads: Any) -> Any:
+    """Return a number for each thread, where there may be one for all."""
+    each = np.asarray(each)
+    return each if each.shape == threads.shape else np.broadcast_to(each, threads.shape)
 
 
 class Reports:

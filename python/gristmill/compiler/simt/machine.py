@@ -14,9 +14,12 @@ from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.lone import lone_loads
-from gristmill.compiler.simt.memory import COMPILER_FIX, GlobalMemory, Reports, SharedMemory, element_of, spread
+from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
+from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.simt.races import Clock
+from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
+from gristmill.compiler.simt.shared import SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
 from gristmill.dtypes import Dtype, parse_dtype
@@ -34,7 +37,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     kinds = ("simt", "cuda", "threads")
 
-    def __init__(self, function: Function):
+    def __init__(self, function: Function, exchanges: Exchanges | None = None):
         self.function = function
         self.layouts = function.layouts
         self.constancy = function.constancy
@@ -47,8 +50,10 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.clock = Clock(threads)
         self.reports = Reports(self.clock)
         self.memory = GlobalMemory(len(self.index), self.clock, self.reports)
-        self.reserved: dict[tuple[Any, int], SharedMemory] = {}
-        self.reservations = 0
+        self.reserved: dict[tuple[Op | None, int], SharedTile] = {}
+        self.exchanges = exchanges_of(function) if exchanges is None else exchanges
+        self.areas = self._areas()
+        self.counts = [0, 0]  # of the op's reservations and exchanges so far
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
@@ -79,7 +84,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         """Execute one program of the grid."""
         self.reports.program = program
         self.clock.next_program()
-        for memory in self.reserved.values():
+        for memory in (*self.areas, *(tile.memory for tile in self.reserved.values())):
             memory.poison()
         with np.errstate(all="ignore"):
             self.run(self.function.body, dict(bound))
@@ -167,12 +172,30 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     # -- shared memory
 
+    def _areas(self) -> list[SharedMemory]:
+        """The two areas that exchanges take in turn."""
+        sizes = [max((e.size for e in self.exchanges.values() if e.area == area), default=0) for area in (0, 1)]
+        return [SharedMemory(size, 1, self.num_blocks, self.reports) for size in sizes]
+
     def shared(self, dtype: Dtype, elements: int) -> V:
-        key = (self.op, self.reservations)
-        self.reservations += 1
+        key = (self.op, self.counts[0])
+        self.counts[0] += 1
         if key not in self.reserved:
-            self.reserved[key] = SharedMemory(dtype, elements, self.num_blocks, self.reports)
+            memory = SharedMemory(elements * dtype.itemsize, dtype.itemsize, self.num_blocks, self.reports)
+            self.reserved[key] = SharedTile(memory, 0, dtype, elements)
         return Numbers(self.reserved[key], Pointer(dtype))
+
+    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+        exchange = self.exchanges.get((self.op, self.counts[1]))
+        if exchange is None:
+            return super().scratch(dtypes, elements)
+        self.counts[1] += 1
+        if exchange.has_barrier:
+            self.barrier()
+        area = self.areas[exchange.area]
+        area.poison()
+        tiles = [SharedTile(area, start, d, elements) for start, d in zip(exchange.starts, dtypes, strict=True)]
+        return [Numbers(tile, Pointer(tile.dtype)) for tile in tiles]
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         self.shared_store_wide(memory, index, [x])
@@ -185,6 +208,10 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
         return [Numbers(x, dtype) for x in _reserved(memory).load(cast(Numbers, index).each, width)]
+
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        holds = True if guard is None else cast(Numbers, guard).each
+        _reserved(memory).add(cast(Numbers, index).each, cast(Numbers, x).each, holds)
 
     # -- global memory
 
@@ -231,9 +258,18 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def run_op(self, op: Op, values: Values) -> None:
         """Execute an op; what it reserves is the same memory whenever it comes."""
+        outer = self.op, self.counts
         with self.at(op):
-            self.op, self.reservations = op, 0
+            self.op, self.counts = op, [0, 0]
             LlvmMachine.run_op(cast(Any, self), op, values)
+            self.op, self.counts = outer
+
+    def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        counts, carried = list(self.counts), initial
+        for position in range(0, stop, step):
+            self.counts = list(counts)
+            carried = body(self.constant(dt.i64, position), carried)
+        return carried
 
     def run_if(self, statement: If, values: Values) -> None:
         is_so = self.agreed(values[statement.operands[0]], statement)
@@ -282,9 +318,9 @@ def _settled(tile: Any) -> Any:
     return tile
 
 
-def _reserved(memory: V) -> SharedMemory:
+def _reserved(memory: V) -> SharedTile:
     reserved = cast(Numbers, memory).each
-    assert isinstance(reserved, SharedMemory)
+    assert isinstance(reserved, SharedTile)
     return reserved
 
 

@@ -1,4 +1,4 @@
-"""Global and shared memory as threads see them: bits, addresses and what may be touched.
+"""Global memory as threads see it: bits, addresses and what may be touched.
 
 An access names places: indices into one array's words. `GlobalMemory.places` finds them and reports addresses that are
 outside an array or misaligned; what is then done with them (load, store, an atomic update) is a few lines each.
@@ -16,6 +16,7 @@ from gristmill.compiler.interpreter import Memory
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.simt.numbers import from_bits, same_bits, to_bits
 from gristmill.compiler.simt.races import Clock, Race, Watched
+from gristmill.compiler.simt.reports import Reports, spread
 from gristmill.dtypes import Dtype
 from gristmill.errors import SimulationError
 
@@ -24,7 +25,6 @@ MIDDLE = 1 << (REGION_BITS - 1)
 PAGE = 4096  # that an array's alignment is kept in
 MASK_FIX = "mask it, as in `mask=offsets < n`"
 BARRIER_FIX = "let one thread's element be touched by one access only, or give the two phases kernels of their own"
-COMPILER_FIX = "this is a mistake of the compiler: report it together with the kernel"
 
 
 class GlobalArray:
@@ -176,99 +176,6 @@ def _overlapping(arrays: Sequence[GlobalArray]) -> list[list[GlobalArray]]:
 def _overlap(x: GlobalArray, y: GlobalArray) -> bool:
     is_one_grid = x.size == y.size and (x.start - y.start) % x.size == 0
     return is_one_grid and x.start <= y.start < x.start + x.words.nbytes
-
-
-class SharedMemory:
-    """One reservation in each block's shared memory, poisoned when a program starts."""
-
-    def __init__(self, dtype: Dtype, elements: int, blocks: int, reports: Reports):
-        self.dtype = dtype
-        self.elements = elements
-        self.blocks = blocks
-        self.reports = reports
-        self.words = np.zeros(blocks * elements, f"u{dtype.itemsize}")
-        self.is_written = np.zeros(blocks * elements, np.bool_)
-        self.watched = Watched(blocks * elements, reports.clock, are_values_enough=False)
-        threads = np.arange(blocks * reports.clock.threads_of_block)
-        self.threads = threads
-        self.start = threads // reports.clock.threads_of_block * elements
-
-    def poison(self) -> None:
-        self.is_written[:] = False
-
-    def store(self, index: Any, elements: Sequence[Any]) -> None:
-        """Write consecutive elements of each thread."""
-        first = self._places(index, len(elements))
-        for i, element in enumerate(elements):
-            places, bits = first + i, spread(to_bits(element, self.dtype), self.threads)
-            same = self.is_written[places] & same_bits(self.words[places], bits, self.dtype)
-            race = self.watched.writing(places, self.threads, ~same)
-            self.words[places] = bits
-            self.is_written[places] = True
-            lost = ~same_bits(self.words[places], bits, self.dtype)
-            if race is None and lost.any():
-                i = int(np.argmax(lost))
-                site = self.reports.clock.site
-                race = Race(int(places[i]), int(self.threads[i]), "stored another number", "stores", site)
-            self._check_race(race)
-
-    def load(self, index: Any, width: int = 1) -> list[Any]:
-        """Read consecutive elements of each thread."""
-        first = self._places(index, width)
-        return [from_bits(self._read(first + i), self.dtype) for i in range(width)]
-
-    def _read(self, places: Any) -> Any:
-        self._check_race(self.watched.reading(places, self.threads))
-        unwritten = ~self.is_written[places]
-        if unwritten.any():
-            thread = int(np.argmax(unwritten))
-            place = int(places[thread] % self.elements)
-            message = f"element {place} of a tile in shared memory is read, but nothing wrote it"
-            raise SimulationError(f"{message} ({self.reports.thread(thread)})", fix=COMPILER_FIX)
-        return self.words[places]
-
-    def _places(self, index: Any, width: int) -> Any:
-        index = spread(index, self.threads)
-        wrong = (index % width != 0) | (index < 0) | (index + width > self.elements)
-        if wrong.any():
-            thread = int(np.argmax(wrong))
-            message = f"{width} elements at {index[thread]} of a tile of {self.elements} in shared memory"
-            message = f"{message}: misaligned or outside ({self.reports.thread(thread)})"
-            raise SimulationError(message, fix=COMPILER_FIX)
-        return self.start + index
-
-    def _check_race(self, race: Race | None) -> None:
-        if race is not None:
-            place = f"element {race.place % self.elements} of a tile in shared memory"
-            raise SimulationError(self.reports.race(race, place), fix=COMPILER_FIX)
-
-
-def spread(each: Any, threads: Any) -> Any:
-    """Return a number for each thread, where there may be one for all."""
-    each = np.asarray(each)
-    return each if each.shape == threads.shape else np.broadcast_to(each, threads.shape)
-
-
-class Reports:
-    """Puts threads, programs and statements into words."""
-
-    def __init__(self, clock: Clock):
-        self.clock = clock
-        self.program: Sequence[int] = (0, 0, 0)
-        self.sites: list[str] = ["the kernel's start"]
-
-    def thread(self, thread: int) -> str:
-        """Name a thread by its block of the cluster and its program."""
-        block, own = divmod(int(thread), self.clock.threads_of_block)
-        rank = f" of block {block}" if block else ""
-        return f"thread {own}{rank}, program {', '.join(map(str, self.program))}"
-
-    def race(self, race: Race, place: str) -> str:
-        """Say what two threads did to a place."""
-        return (
-            f"race: {self.thread(race.thread)} {race.second} {place}, which another thread {race.first} "
-            f"at {self.sites[race.site]} with no barrier between"
-        )
 
 
 def element_of(pointer: Any) -> Dtype:

@@ -76,32 +76,43 @@ class Watched:
     def __init__(self, places: int, clock: Clock, *, are_values_enough: bool):
         self.written = Log(places, clock)
         self.read = Log(places, clock)
+        self.updated = Log(places, clock)
         self.changed = Log(places, clock) if are_values_enough else self.written
 
     def reading(self, places: Any, threads: Any) -> Race | None:
         """Note a read; return a race with a write before."""
-        found = self.changed.conflicts(places, threads)
-        if found.any():
-            return _race(self.changed, found, places, threads, "stored", "loads")
-        self.read.note(places, threads)
-        return None
+        race = _first(self.changed, True, places, threads, "stored", "loads")
+        race = race or _first(self.updated, True, places, threads, "updated", "loads")
+        if race is None:
+            self.read.note(places, threads)
+        return race
+
+    def updating(self, places: Any, threads: Any) -> Race | None:
+        """Note an atomic update, with which others are in order; return a race with a plain access before."""
+        race = _first(self.written, True, places, threads, "stored", "updates")
+        race = race or _first(self.read, True, places, threads, "loaded", "updates")
+        if race is None:
+            self.updated.note(places, threads)
+        return race
 
     def writing(self, places: Any, threads: Any, differs: Any) -> Race | None:
         """Note a write; return a race with a read or another write before. `differs`: where it changes the number."""
-        found = self.written.conflicts(places, threads) & differs
-        if found.any():
-            return _race(self.written, found, places, threads, "stored another number", "stores")
         matters = differs if self.changed is not self.written else True
-        found = self.read.conflicts(places, threads) & matters
-        if found.any():
-            return _race(self.read, found, places, threads, "loaded", "stores")
-        self.written.note(places, threads)
-        if self.changed is not self.written:
-            self.changed.note(places[differs], threads[differs])
+        race = _first(self.written, differs, places, threads, "stored another number", "stores")
+        race = race or _first(self.read, matters, places, threads, "loaded", "stores")
+        race = race or _first(self.updated, True, places, threads, "updated", "stores")
+        if race is None:
+            self.written.note(places, threads)
+            if self.changed is not self.written:
+                self.changed.note(places[differs], threads[differs])
+        return race
+
+
+def _first(log: Log, matters: Any, places: Any, threads: Any, first: str, second: str) -> Race | None:
+    """The first conflict with what a log knows, if there is one."""
+    found = log.conflicts(places, threads) & matters
+    if not found.any():
         return None
-
-
-def _race(log: Log, found: Any, places: Any, threads: Any, first: str, second: str) -> Race:
     i = int(np.argmax(found))
     place = int(places[i])
     return Race(place, int(threads[i]), first, second, int(log.site[place]))

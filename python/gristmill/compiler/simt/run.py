@@ -14,6 +14,7 @@ from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate,
 from gristmill.compiler.ir import Function
 from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.simt.machine import SimtMachine
+from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.targets import Target, find_target
 from gristmill.declare import Kernel
 from gristmill.errors import SimulationError
@@ -69,8 +70,9 @@ def run_simulated(
         raise SimulationError(error.message, fix=error.fix) from None
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
-        function = _prepared(kernel, chosen, variant or _suitable(kernel, chosen, values, row), row)[0]
-        _execute(function, (*sizes, 1, 1, 1)[:3], values, shuffle)
+        variant = variant or _suitable(kernel, chosen, values, row)
+        machine = SimtMachine(_prepared(kernel, chosen, variant, row)[0], _exchanges(kernel, chosen, variant, row))
+        _execute(machine, (*sizes, 1, 1, 1)[:3], values, shuffle)
     return chosen
 
 
@@ -104,8 +106,7 @@ def check_target(name: str) -> Target:
     return row
 
 
-def _execute(function: Function, grid: Sequence[int], values: Mapping[str, Any], shuffle: int | None) -> None:
-    machine = SimtMachine(function)
+def _execute(machine: SimtMachine, grid: Sequence[int], values: Mapping[str, Any], shuffle: int | None) -> None:
     machine.grid = grid
     bound = machine.bind(values)
     programs = [program[::-1] for program in itertools.product(*(range(size) for size in reversed(grid)))]
@@ -121,6 +122,11 @@ def _prepared(
 ) -> tuple[Function, dict[str, int]]:
     function, promised = prepare(kernel, specialisation, variant, target, lambda stage, thing: None)
     return function, {value.name: divisor for value, divisor in promised.items()}
+
+
+@cache
+def _exchanges(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target) -> Exchanges:
+    return exchanges_of(_prepared(kernel, specialisation, variant, target)[0])
 
 
 def _compiled(

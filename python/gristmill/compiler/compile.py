@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.compiler import emit, frontend
+from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, verify, walk
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.compiler.targets import Target
@@ -99,6 +100,7 @@ def lower_variant(
     if target.kind == "host":
         function.name += f"__{target.level}"
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)
@@ -139,8 +141,10 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     made = sources(function.body)
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
-        if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
-            touched[op.row.effect] |= reached(op.operands[:1], lambda value: made.get(value, []))
+        if isinstance(op, Op) and op.row.touches_memory and op.operands[0].type.is_pointer:
+            found = reached(op.operands[:1], lambda value: made.get(value, []))
+            for kind in ("read", "write") if op.row.effect == "update" else (op.row.effect,):
+                touched[kind] |= found
     names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
     by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
     return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])

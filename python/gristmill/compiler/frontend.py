@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.expressions import call
 from gristmill.compiler.ir import Block, Function, Pointer, Tile, Value, verify
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
@@ -32,6 +33,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     set_index_dtype(index)
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **dict(specialisation.constants), **parameters}
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
+    builder.inline = lambda function, arguments: call(scope, function, list(arguments), {})
     with building(builder):
         returned = execute_function(scope, scope.source.tree.body)
     if returned is not None:

@@ -28,10 +28,12 @@ class OpRow:
     """One operation. Calling it inside a `Builder` checks the arguments and emits the op.
 
     `kind` "elementwise": lowerings see one register of each operand; "tile": they see (machine, op, *tiles).
-    `effect` is "" for pure ops, "read" or "write" for those that touch memory.
+    `effect` is "" for pure ops, "read", "write" or "update" (both, in one step) for those that touch memory through
+    their first operand, "act" for others that happen once and in order.
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
-    its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    its bool holds where all of its operands hold. `predicate`: the comparison that it is. `is_promise`: its facts hold of
+    its operand from here to the end of the block. `is_check`: left out where the build does not ask for checks.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -45,6 +47,8 @@ class OpRow:
     is_address: bool = False
     is_view: bool = False
     is_conjunction: bool = False
+    is_promise: bool = False
+    is_check: bool = False
     predicate: str = ""
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
@@ -53,6 +57,16 @@ class OpRow:
     result_layout: Callable[..., Any] | None = None
     forward_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
+
+    @property
+    def touches_memory(self) -> bool:
+        """Whether its first operand is an address that it reads or writes."""
+        return self.effect in ("read", "write", "update")
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it does more than give a result: it is not left out, repeated or overtaken."""
+        return self.effect in ("write", "update", "act")
 
     @property
     def doc(self) -> str:
@@ -164,6 +178,7 @@ class Builder:
     def __init__(self, block: Block):
         self.block = block
         self.position: Position | None = None
+        self.inline: Callable[..., Any] | None = None  # compiles a call to a function of the author's in place
 
     def emit(self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile]) -> list[Value]:
         results = [Value(t) for t in types]
@@ -196,6 +211,16 @@ def building(builder: Builder) -> Iterator[Builder]:
 def emit(name: str, result: Tile, *operands: Value, **attributes: Any) -> Value:
     """Emit the op called `name` with typed operands; to be called at the end of a typing rule."""
     return _active[-1].emit(ROWS[name], list(operands), attributes, [result])[0]
+
+
+def emit_all(name: str, results: list[Tile], *operands: Value, **attributes: Any) -> list[Value]:
+    """Emit an op with any number of results."""
+    return _active[-1].emit(ROWS[name], list(operands), attributes, results)
+
+
+def active_builder() -> Builder:
+    """The builder that rows emit to."""
+    return _active[-1]
 
 
 def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:

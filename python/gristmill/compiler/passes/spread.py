@@ -36,10 +36,12 @@ def _largest(function: Function) -> tuple[int, int]:
 
 
 def _is_flat(function: Function) -> bool:
-    """Whether tiles that memory decides the layout of have one axis, that blocks lie along, and no reduction recurs."""
+    """Whether tiles that memory decides the layout of have one axis, that blocks lie along, no reduction recurs, and
+    nothing but reductions exchanges numbers between threads."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     loops = [s for s in walk(function.body) if isinstance(s, (For, While))]
     recurring = [
         s for loop in loops for block in loop.blocks for s in walk(block) if isinstance(s, Op) and s.row.result_layout
     ]
-    return not recurring and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)
+    exchanging = [op for op in ops if op.row.effect == "act" or op.attributes.get("is_used")]
+    return not recurring and not exchanging and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)

@@ -11,11 +11,12 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
-from gristmill.compiler.machine import V
-from gristmill.compiler.targets import Target, host_loops, host_memory
+from gristmill.compiler.machine import Step, V
+from gristmill.compiler.targets import Target, host_atomic, host_debug, host_loops, host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
 from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
+from gristmill.errors import Position
 from gristmill.language import polynomials
 
 ACCUMULATORS = 4
@@ -216,6 +217,31 @@ class HostMachine(LlvmMachine):
         if isinstance(pointers, V):
             return host_memory.store_scalar(self, op, pointers, value, mask)
         host_loops.sweep(self, pointers.shape, tiles, lambda i: host_memory.store(self, op, i, pointers, value, mask))
+
+    def atomic(
+        self,
+        kind: str,
+        pointer: V,
+        operands: Sequence[V],
+        mask: V | None,
+        sem: str,
+        scope: str,
+        *,
+        is_used: bool = True,
+    ) -> V:
+        return host_atomic.atomic(self, kind, pointer, operands, mask, sem)
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        return host_atomic.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        host_atomic.each(self, tiles, mask, visit)
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        host_debug.print_line(self, texts, numbers, mask)
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        host_debug.fail(self, message, position, failed)
 
     def settle(self, tiles: Sequence[Any], *, everything: bool = False, needed: set[Any] | None = None) -> None:
         """Store kept tiles that the coming sweep over `tiles` cannot store on its way, or that it may overtake."""

@@ -155,7 +155,7 @@ class _Uses:
 
 def _writes(statement: Statement) -> bool:
     if isinstance(statement, Op):
-        return bool(statement.row.effect == "write")
+        return bool(statement.row.is_lasting)
     return any(_writes(s) for block in statement.blocks for s in block.statements)
 
 

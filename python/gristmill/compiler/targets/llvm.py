@@ -350,8 +350,7 @@ class LlvmMachine(Machine):
             result = self.map(functools.partial(lowering, self, **op.attributes), op.results[0], operands)
         else:
             result = lowering(self, op, *operands)
-        for value in op.results[:1]:
-            values[value] = result
+        values.update(zip(op.results, result if isinstance(result, tuple) else (result,), strict=False))
 
     def run_for(self, loop: For, values: dict[Value, Any]) -> None:
         raise NotImplementedError

@@ -13,7 +13,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
-from gristmill.compiler.machine import Machine, V
+from gristmill.compiler.machine import Machine, Step, V
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
@@ -235,6 +235,19 @@ class ThreadMachine(Machine):
                 _ = value.registers[ahead : ahead + width]
             guards = [g for g in (owner, mask.registers[r] if isinstance(mask, Held) else None) if g is not None]
             self.wide_store(pointers.registers[r], value.registers[r : r + width], self._all(guards), op.attributes)
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        from gristmill.compiler.targets import thread_updates
+
+        return thread_updates.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        from gristmill.compiler.targets import thread_updates
+
+        thread_updates.each(self, tiles, mask, visit)
+
+    def wait_for_all(self) -> None:
+        self.barrier()
 
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None

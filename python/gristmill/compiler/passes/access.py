@@ -28,8 +28,8 @@ Known = dict[Value, Facts]
 def run(function: Function) -> None:
     """Set attributes of every memory op: `width`, the elements side by side that one access may take with all its
     promises, `unmasked`, those that it could take without its mask, and `contiguous`, those whose addresses follow
-    each other, aligned or not. Of updates also whether their result `is_used`, and whether it may be to `publish` what
-    is written, or to `observe` what others have written."""
+    each other, aligned or not. Of updates also whether their result `is_used`, and whether there is another access that
+    it `orders`."""
     known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in function.facts.items()}
     _block(function.body, known)
     _relate_updates(function)
@@ -37,15 +37,13 @@ def run(function: Function) -> None:
 
 
 def _relate_updates(function: Function) -> None:
-    """Set what updates are for; a kernel that does nothing else to memory has nothing to put in order around them."""
+    """Set what updates are for."""
     touching = [s for s in walk(function.body) if isinstance(s, Op) and s.row.touches_memory]
     counts = uses(function.body)
     for op in touching:
         if op.row.effect == "update":
-            others = [o for o in touching if o is not op]
             op.attributes["is_used"] = counts.get(op.results[0], 0) > 0
-            op.attributes["publishes"] = any(o.row.is_lasting for o in others)
-            op.attributes["observes"] = bool(others)
+            op.attributes["orders"] = len(touching) > 1
 
 
 def _widths(op: Op, known: Known) -> dict[str, int]:

@@ -168,8 +168,8 @@ class HostMachine(LlvmMachine):
         dtype = value.type.dtype
         with self.in_prologue():
             size = f"[{value.type.elements} x {host_memory.kept_type(self, dtype)}]"
-            element = dtype if isinstance(dtype, Dtype) else dt.i64
-            return Buffer(value.type.shape, self.emit(f"alloca {size}, align 64", Pointer(element)))
+            kept = Pointer(dtype)  # type: ignore[arg-type]
+            return Buffer(value.type.shape, self.emit(f"alloca {size}, align 64", kept))
 
     def map(self, function: Callable[..., V], result: Value, tiles: Sequence[V | Tile]) -> V | Tile:
         if result.type.is_scalar:

@@ -18,8 +18,8 @@ FAILED_ORDERS = {"relaxed": "monotonic", "acquire": "acquire", "release": "monot
 
 
 def update(m: Any, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
-    """Update each element; the result is a tile in memory, if there is a use of it."""
-    m.settle([t for t in (pointers, *operands, mask) if t is not None], everything=True)
+    """Update each element, when all that waits is stored; the result is a tile in memory, if there is a use of it."""
+    m.settle([], everything=True)
     if isinstance(pointers, V):
         return step(pointers, [[x] for x in operands], mask)[0]
     dtype = op.results[0].type.dtype

@@ -128,7 +128,8 @@ def _masked_gather(m: Any, addresses: V, mask: V, other: V | None, dtype: Any) -
 
 def _suffix(m: Any, dtype: Any, lanes: int) -> str:
     text = m.element_type(dtype)
-    return f"v{lanes}" + {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}.get(text, text)
+    names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+    return f"v{lanes}" + names.get(text, text)
 
 
 def _is_contiguous(op: Op, index: Index) -> bool:

@@ -18,12 +18,12 @@ ACQUIRES = ("acquire", "acq_rel")
 def update(m: Any, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
     """Update each element by the one thread that owns it; where others hold copies they are given what it found.
 
-    All threads of the program count as one to others: what any of them wrote before is published by a release, and
-    what others published is seen by all of them after an acquire.
+    All threads of the program count as one to others: a release publishes what any of them wrote before, and after an
+    acquire all of them see what others published.
     """
     attributes = op.attributes
-    is_used = attributes.get("is_used", True)
-    if attributes["sem"] in RELEASES and attributes.get("publishes", True):
+    is_used, orders = attributes.get("is_used", True), attributes.get("orders", True)
+    if orders and attributes["sem"] in RELEASES:
         m.barrier()
     layout = pointers.layout if isinstance(pointers, Held) else None
     owner = _owner(m, layout)
@@ -35,7 +35,7 @@ def update(m: Any, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | N
         return None
     if owner is not None:
         found = _given(m, layout, found, owner)
-    elif attributes["sem"] in ACQUIRES and attributes.get("observes", True):
+    elif orders and attributes["sem"] in ACQUIRES:
         m.barrier()
     if layout is None:
         return found[0]

@@ -159,7 +159,9 @@ def test_values_are_cast_to_the_element(run):
 
 
 @on_each_machine
-@pytest.mark.parametrize(("kind", "dtype"), [("add", "f16"), ("add", "bf16"), ("add", "i64"), ("max", "f32"), ("xchg", "f64")])
+@pytest.mark.parametrize(
+    ("kind", "dtype"), [("add", "f16"), ("add", "bf16"), ("add", "i64"), ("max", "f32"), ("xchg", "f64")]
+)
 def test_where_the_mask_is_false_nothing_is_touched_and_the_result_is_zero(run, kind, dtype):
     source = update(dtype, f"atomic_{kind}({{p}}, x, mask=i < n)")
     p = array(dtype, 1, 2, 3)
@@ -275,7 +277,9 @@ def test_updates_in_loops_and_branches(run):
 @pytest.mark.parametrize(("sem", "scope"), [*itertools.product((None, *SEMS), (None, *SCOPES))])
 def test_order_and_scope_change_no_value(run, sem, scope):
     named = f"sem={sem!r}, scope={scope!r}"
-    got, old = run_update(run, update("f32", f"atomic_add({{p}}, x, {named})"), array("f32", 0), [0] * 8, np.ones(8, "f4"))
+    got, old = run_update(
+        run, update("f32", f"atomic_add({{p}}, x, {named})"), array("f32", 0), [0] * 8, np.ones(8, "f4")
+    )
     same(got, 8)
     same(old, *range(8))
     source = update("i32", f"atomic_cas({{p}}, 0, x, {named})")

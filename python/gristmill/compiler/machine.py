@@ -232,7 +232,8 @@ class Machine(ABC):
         raise self.lacks("printing and checks")
 
     def wait_for_all(self) -> None:
-        """All threads of the program wait for each other, and see what the others have written."""
+        """All threads of the program wait for each other, and see what the others have written; one does nothing."""
+        return
 
     def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
         """Print `texts` with a number between each two, formatted as C does by its specification."""

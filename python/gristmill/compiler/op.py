@@ -32,8 +32,9 @@ class OpRow:
     their first operand, "act" for others that happen once and in order.
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
-    its bool holds where all of its operands hold. `predicate`: the comparison that it is. `is_promise`: its facts hold of
-    its operand from here to the end of the block. `is_check`: left out where the build does not ask for checks.
+    its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
+    does not ask for checks.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """

@@ -43,12 +43,11 @@ from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permu
 
 __all__ = [
     "abs", "arange", "assume", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or",
-    "atomic_xchg", "atomic_xor", "debug_barrier", "device_assert", "device_print", "inline_asm_elementwise",
-    "max_constancy", "max_contiguous", "multiple_of", "static_print",
-    "bfloat16", "broadcast", "broadcast_to", "cast", "cdiv", "ceil", "clamp", "constexpr", "div_rn",
-    "exp", "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
-    "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2", "max", "maximum", "min", "minimum",
-    "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
-    "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
-    "zeros", "zeros_like",
+    "atomic_xchg", "atomic_xor", "bfloat16", "broadcast", "broadcast_to", "cast", "cdiv", "ceil", "clamp", "constexpr",
+    "debug_barrier", "device_assert", "device_print", "div_rn", "exp", "exp2", "expand_dims", "fdiv", "float16",
+    "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "inline_asm_elementwise", "int1", "int16",
+    "int32", "int64", "int8", "load", "log", "log2", "max", "max_constancy", "max_contiguous", "maximum", "min",
+    "minimum", "multiple_of", "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt",
+    "sqrt_rn", "static_assert", "static_print", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32",
+    "uint64", "uint8", "where", "zeros", "zeros_like",
 ]  # fmt: skip

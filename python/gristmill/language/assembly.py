@@ -21,10 +21,10 @@ def inline_asm_elementwise(
     """What PTX instructions make of the elements of `args`, tiles that broadcast to one shape.
 
     `asm` runs once for each `pack` elements of a thread; `$0`, `$1`, ... are its results and then its arguments, in the
-    order of `constraints`, as in "=r,r". Elements of fewer than 32 bits share registers as far as `pack` goes, the first
-    in the lowest bits; wider ones take a register each. `dtype` is the result's, a tuple of them for several results.
-    `is_pure` says that it does nothing else and may be left out, shared or moved. Not in Triton: `fallback(*args)`
-    computes the results where there is no PTX, on the CPU and in the interpreter.
+    order of `constraints`, as in "=r,r". Elements of fewer than 32 bits share registers as far as `pack` goes, the
+    first in the lowest bits; wider ones take a register each. `dtype` is the result's, a tuple of them for several
+    results. `is_pure` says that it does nothing else and may be left out, shared or moved. Not in Triton:
+    `fallback(*args)` computes the results where there is no PTX, on the CPU and in the interpreter.
     """
     tiles, dtypes = _tiles(args), _dtypes(dtype)
     if isinstance(pack, bool) or not isinstance(pack, int) or pack < 1 or pack & (pack - 1):

@@ -43,7 +43,7 @@ nothing is acquired by it."""
 def _choice(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     value = choices[0] if value is None else value
     if value not in choices:
-        fix = f"use one of {', '.join(choices)}, as in `{name}=\"{choices[0]}\"`"
+        fix = f'use one of {", ".join(choices)}, as in `{name}="{choices[0]}"`'
         raise KernelError(f"{what}(): {name} cannot be {describe(value)}", fix=fix)
     return str(value)
 

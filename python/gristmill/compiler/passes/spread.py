@@ -44,4 +44,8 @@ def _is_flat(function: Function) -> bool:
         s for loop in loops for block in loop.blocks for s in walk(block) if isinstance(s, Op) and s.row.result_layout
     ]
     exchanging = [op for op in ops if op.row.effect == "act" or op.attributes.get("is_used")]
-    return not recurring and not exchanging and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)
+    return (
+        not recurring
+        and not exchanging
+        and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)
+    )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import exchange
 from gristmill.dtypes import Dtype
@@ -20,9 +19,7 @@ WORDS = {"xchg": "exch"}
 LETTERS = {16: "h", 32: "r", 64: "l"}
 
 
-def atomic(
-    m: Any, kind: str, pointer: V, operands: Sequence[V], mask: V | None, order: Order, is_used: bool
-) -> V:
+def atomic(m: Any, kind: str, pointer: V, operands: Sequence[V], mask: V | None, order: Order, is_used: bool) -> V:
     """Update one element; without a use of the result, as `red`, which does not wait for it."""
     dtype = operands[0].dtype
     assert isinstance(dtype, Dtype)
@@ -30,7 +27,7 @@ def atomic(
         return exchange.add(m, pointer, operands[0], mask, lambda p: _read(m, p, order), _exchanger(m, order))
     words = [m.bitcast(x, _word(dtype.bits)) for x in operands]
     found = _instruction(m, kind, _type(kind, dtype), pointer, words, mask, order, is_used)
-    return m.bitcast(found, dtype)  # type: ignore[no-any-return]
+    return m.bitcast(found, dtype)
 
 
 def atomic_pair(m: Any, pointer: V, pair: Sequence[V], mask: V | None, order: Order, is_used: bool) -> list[V]:
@@ -68,7 +65,7 @@ def _instruction(
     if not is_used and kind not in ("xchg", "cas"):
         opcode = f"red.{WITHOUT_ANSWER.get(sem, sem)}.{scope}.global.{kind}.{type}"
         _say(m, opcode, pointer, words[0], mask, letter)
-        return zero  # type: ignore[no-any-return]
+        return zero
     operands, guards = [pointer, *words], [] if mask is None else [mask]
     places = ", ".join(f"${i}" for i in range(2, 2 + len(words)))
     guard = f"@${2 + len(words)} " if guards else ""
@@ -77,7 +74,7 @@ def _instruction(
     constraints = ",".join([f"={letter}", "l", *[letter] * len(words), *ties, "~{memory}"])
     arguments = ", ".join(m.typed(x) for x in [*operands, *guards, *([zero] if guards else [])])
     kind_of_word = m.element_type(word)
-    return m.emit(f'call {kind_of_word} asm sideeffect "{text}", "{constraints}"({arguments})', word)  # type: ignore[no-any-return]
+    return m.emit(f'call {kind_of_word} asm sideeffect "{text}", "{constraints}"({arguments})', word)
 
 
 def _say(m: Any, opcode: str, pointer: V, word: V, mask: V | None, letter: str) -> None:
@@ -89,7 +86,7 @@ def _say(m: Any, opcode: str, pointer: V, word: V, mask: V | None, letter: str) 
 
 def _read(m: Any, pointer: V, order: Order) -> V:
     text = f"ld.relaxed.{order[1]}.global.b16 $0, [$1];"
-    return m.emit(f'call i16 asm sideeffect "{text}", "=h,l,~{{memory}}"({m.typed(pointer)})', dt.u16)  # type: ignore[no-any-return]
+    return m.emit(f'call i16 asm sideeffect "{text}", "=h,l,~{{memory}}"({m.typed(pointer)})', dt.u16)
 
 
 def _exchanger(m: Any, order: Order) -> exchange.Exchange:
@@ -98,8 +95,3 @@ def _exchanger(m: Any, order: Order) -> exchange.Exchange:
         return found, m.compare("==", found, old)
 
     return swap
-
-
-def pointer_to(m: Any, pointer: V, dtype: Dtype) -> V:
-    """The same address, of elements of another dtype."""
-    return m.bitcast(pointer, Pointer(dtype))  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ def add(m: Any, pointer: V, x: V, mask: V | None, read: Callable[[V], V], exchan
         m.lines[place] = f"  {old.text} = phi i16 [ {first.text}, %{before} ], [ {met.text}, %{m.label} ]"
         m.begin_label(end)
         results.append(old)
-    return m.bitcast(results[0], x.dtype)  # type: ignore[no-any-return]
+    return m.bitcast(results[0], x.dtype)
 
 
 @contextmanager

@@ -68,7 +68,7 @@ def _each_lane(m: Any, index: Index, tiles: Sequence[Any], mask: Any | None, vis
 
 
 def _lane(m: Any, vector: V, lane: V) -> V:
-    return m.emit(f"extractelement {m.typed(vector)}, {m.typed(lane)}", vector.dtype)  # type: ignore[no-any-return]
+    return m.emit(f"extractelement {m.typed(vector)}, {m.typed(lane)}", vector.dtype)
 
 
 def atomic(m: Any, kind: str, pointer: V, operands: Sequence[V], mask: V | None, sem: str) -> V:
@@ -80,8 +80,8 @@ def atomic(m: Any, kind: str, pointer: V, operands: Sequence[V], mask: V | None,
     results: list[V] = []
     with exchange.where(m, mask, results):
         if kind == "cas":
-            bits = [m.bitcast(x, _word(dtype)) for x in operands]
-            results.append(m.bitcast(_compare_and_swap(m, pointer, *bits, sem)[0], dtype))
+            expected, new = (m.bitcast(x, _word(dtype)) for x in operands)
+            results.append(m.bitcast(_compare_and_swap(m, pointer, expected, new, sem)[0], dtype))
         else:
             results.append(_read_modify_write(m, kind, pointer, operands[0], sem))
     return results[0]
@@ -98,7 +98,7 @@ def _read_modify_write(m: Any, kind: str, pointer: V, x: V, sem: str) -> V:
     elif kind in ("max", "min") and not x.dtype.is_signed:
         word = f"u{kind}"
     text = f"atomicrmw {word} ptr {pointer.text}, {m.typed(x)} {ORDERS[sem]}, align {x.dtype.bits // 8}"
-    return m.emit(text, x.dtype)  # type: ignore[no-any-return]
+    return m.emit(text, x.dtype)
 
 
 def _compare_and_swap(m: Any, pointer: V, old: V, new: V, sem: str) -> tuple[V, V]:
@@ -110,7 +110,7 @@ def _compare_and_swap(m: Any, pointer: V, old: V, new: V, sem: str) -> tuple[V, 
 
 
 def _read(m: Any, pointer: V) -> V:
-    return m.emit(f"load atomic i16, ptr {pointer.text} monotonic, align 2", dt.u16)  # type: ignore[no-any-return]
+    return m.emit(f"load atomic i16, ptr {pointer.text} monotonic, align 2", dt.u16)
 
 
 def _exchanger(m: Any, sem: str) -> exchange.Exchange:

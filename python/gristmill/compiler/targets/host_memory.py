@@ -24,9 +24,9 @@ def _alignment(dtype: Dtype | Pointer) -> int:
     return max(1, dtype.bits // 8)
 
 
-def read_element(m: Any, address: V, dtype: Dtype | Pointer) -> V:
+def read_element(m: Any, address: V, dtype: Dtype | Pointer, how: str = "load") -> V:
     """Load one element."""
-    loaded = m.emit(f"load {kept_type(m, dtype)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype))
+    loaded = m.emit(f"{how} {kept_type(m, dtype)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype))
     return m.cast(loaded, dt.bool_) if dtype == dt.bool_ else loaded
 
 
@@ -211,7 +211,7 @@ def load_scalar(m: Any, op: Op, pointer: V, mask: V | None, other: V | None) -> 
     """Load through a scalar pointer."""
     dtype = op.results[0].type.dtype
     if mask is None:
-        return read_element(m, pointer, dtype)
+        return read_element(m, pointer, dtype, "load volatile" if op.attributes.get("volatile") else "load")
     filler = None if other is None else _as_vector(m, other)
     return _first(m, _load_run(m, pointer, 1, _as_vector(m, mask), filler, dtype))
 

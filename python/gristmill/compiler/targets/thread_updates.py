@@ -45,12 +45,12 @@ def update(m: Any, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | N
 def _owner(m: Any, layout: Layout | None) -> V | None:
     """Whether the thread owns its elements; None if all do."""
     if layout is None:
-        return m._owner(range(5), m.warp_bits, range(m.num_blocks.bit_length() - 1))  # type: ignore[no-any-return]
-    return m._owner(*owner_bits(layout))  # type: ignore[no-any-return]
+        return m._owner(range(5), m.warp_bits, range(m.num_blocks.bit_length() - 1))
+    return m._owner(*owner_bits(layout))
 
 
 def _all(m: Any, *guards: V | None) -> V | None:
-    return m._all([g for g in guards if g is not None])  # type: ignore[no-any-return]
+    return m._all([g for g in guards if g is not None])
 
 
 def _update_registers(
@@ -99,4 +99,4 @@ def each(m: Any, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequen
 
 
 def _register(tile: Any, register: int) -> V:
-    return tile.registers[register] if isinstance(tile, Held) else tile  # type: ignore[no-any-return]
+    return tile.registers[register] if isinstance(tile, Held) else tile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,7 +34,7 @@ class OpRow:
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
     `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
-    does not ask for checks.
+    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -51,6 +51,7 @@ class OpRow:
     is_promise: bool = False
     is_check: bool = False
     predicate: str = ""
+    goes_by_register: bool = False
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
@@ -68,6 +69,11 @@ class OpRow:
     def is_lasting(self) -> bool:
         """Whether it does more than give a result: it is not left out, repeated or overtaken."""
         return self.effect in ("write", "update", "act")
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes each element of its result from the same ones of its operands, and touches nothing."""
+        return not self.effect and (self.kind == "elementwise" or self.name == "constant")
 
     @property
     def doc(self) -> str:
@@ -176,14 +182,16 @@ def composite(family: str) -> Callable[[Callable[..., Any]], Composite]:
 class Builder:
     """Appends ops to a block; rows find the active one through `current()`."""
 
-    def __init__(self, block: Block):
+    def __init__(self, block: Block, inline: Callable[..., Any] | None = None):
         self.block = block
         self.position: Position | None = None
-        self.inline: Callable[..., Any] | None = None  # compiles a call to a function of the author's in place
+        self.inline = inline  # compiles a call of an author's function: (function, arguments)
 
-    def emit(self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile]) -> list[Value]:
+    def emit(
+        self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile], *blocks: Block
+    ) -> list[Value]:
         results = [Value(t) for t in types]
-        self.block.statements.append(Op(row, operands, attributes, results, self.position))
+        self.block.statements.append(Op(row, operands, attributes, results, self.position, blocks))
         return results
 
     @contextmanager
@@ -214,9 +222,21 @@ def emit(name: str, result: Tile, *operands: Value, **attributes: Any) -> Value:
     return _active[-1].emit(ROWS[name], list(operands), attributes, [result])[0]
 
 
-def emit_all(name: str, results: list[Tile], *operands: Value, **attributes: Any) -> list[Value]:
-    """Emit an op with any number of results."""
-    return _active[-1].emit(ROWS[name], list(operands), attributes, results)
+def emit_several(
+    name: str, results: Sequence[Tile], operands: Sequence[Value], *blocks: Block, **attributes: Any
+) -> Any:
+    """Emit the op called `name`, which may have several results and blocks of its own."""
+    return _active[-1].emit(ROWS[name], list(operands), attributes, list(results), *blocks)
+
+
+def block_of(function: Callable[..., Any], types: Sequence[Tile]) -> Block:
+    """Compile an author's function of tiles to a block; it yields what the function returns."""
+    builder, block = _active[-1], Block([Value(t) for t in types])
+    assert builder.inline is not None
+    with builder.inside(block):
+        returned = builder.inline(function, block.arguments)
+    block.yields = list(returned) if isinstance(returned, tuple) else [returned]
+    return block
 
 
 def active_builder() -> Builder:

@@ -6,7 +6,7 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Tile, Value
-from gristmill.compiler.op import active_builder, emit_all, op
+from gristmill.compiler.op import OpRow, active_builder, emit_several, op
 from gristmill.errors import KernelError
 from gristmill.language.types import as_value, broadcast_value, common_shape, describe, need_dtype
 
@@ -38,7 +38,7 @@ def inline_asm_elementwise(
     instead = [] if fallback is None else _instead(fallback, tiles, results)
     attributes = {"asm": asm, "constraints": constraints, "pack": pack, "count": len(tiles)}
     row = "inline_asm" if is_pure else "inline_asm_with_effect"
-    values = emit_all(row, results, *tiles, *instead, **attributes)
+    values = emit_several(row, results, [*tiles, *instead], **attributes)
     return tuple(values) if isinstance(dtype, (tuple, list)) else values[0]
 
 
@@ -87,7 +87,7 @@ def _instead(fallback: Any, tiles: list[Value], results: list[Tile]) -> list[Val
     """Compile the fallback in place; its results must have the types of the assembly's."""
     inline = active_builder().inline
     assert inline is not None
-    given = inline(fallback, tiles)
+    given = fallback(*tiles) if isinstance(fallback, OpRow) else inline(fallback, tiles)
     values = [as_value(x, "a result of the fallback") for x in (given if isinstance(given, tuple) else (given,))]
     if [v.type for v in values] != results:
         got, wanted = (", ".join(map(str, types)) for types in ([v.type for v in values], results))
@@ -104,21 +104,16 @@ def _lacking(machine: str) -> str:
     return f"{NAME}(): PTX does not run on {machine}"
 
 
-def _fallback(op_count: int, tiles: tuple[Any, ...]) -> Any:
-    found = tiles[op_count:]
-    return found if len(found) > 1 else found[0]
-
-
 def _reference(*tiles: Any, asm: str, constraints: str, pack: int, count: int, machine: Any) -> Any:
     if len(tiles) == count:
         machine.fail(_lacking("the interpreter"), FIX)
-    return _fallback(count, tiles)
+    return tiles[count:]
 
 
 def _elsewhere(m: Any, op: Any, *tiles: Any) -> Any:
     if len(tiles) == op.attributes["count"]:
         raise KernelError(_lacking(f"the machine `{m.kinds[0]}`"), fix=FIX, position=op.position)
-    return _fallback(op.attributes["count"], tiles)
+    return list(tiles[op.attributes["count"] :])
 
 
 def _declare(name: str, effect: str) -> None:

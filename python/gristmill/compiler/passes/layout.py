@@ -96,21 +96,24 @@ def _insert_relayouts(block: Block, function: Function) -> None:
 
 def _fitted(op: Op, function: Function) -> list[Op]:
     layouts = function.layouts
-    if op.row.operand_layout and op.operands[0] in layouts:
-        needed = op.row.operand_layout(op, layouts[op.results[0]])
-        if needed != layouts[op.operands[0]]:
-            moved = _relayout(op.operands[0], needed, op, layouts)
-            op.operands[0] = moved.results[0]
-            return [moved, op]
-    if op.row.result_layout and op.results[0] in layouts:
-        given, result = op.row.result_layout(op, layouts[op.operands[0]]), op.results[0]
-        if given != layouts[result]:
-            raw = Value(result.type, result.name)
-            op.results[0] = raw
-            moved = _relayout(raw, layouts[result], op, layouts, result)
-            layouts[raw] = given
-            return [op, moved]
-    return [op]
+    before: list[Op] = []
+    if op.row.operand_layout:
+        for i, operand in enumerate(op.operands):
+            if operand not in layouts:
+                continue
+            needed = op.row.operand_layout(op, layouts[op.results[0]])
+            if needed != layouts[operand]:
+                before.append(_relayout(operand, needed, op, layouts))
+                op.operands[i] = before[-1].results[0]
+    after: list[Op] = []
+    if op.row.result_layout:
+        given = op.row.result_layout(op, layouts[op.operands[0]])
+        for i, result in enumerate(op.results):
+            if result in layouts and given != layouts[result]:
+                op.results[i] = Value(result.type, result.name)
+                after.append(_relayout(op.results[i], layouts[result], op, layouts, result))
+                layouts[op.results[i]] = given
+    return [*before, op, *after]
 
 
 def _relayout(source: Value, layout: Layout, near: Op, layouts: dict[Value, Layout], result: Value | None = None) -> Op:

@@ -13,8 +13,8 @@ from gristmill.dtypes import Dtype
 from gristmill.language.assembly import per_register
 
 
-def run(m: Any, op: Op, tiles: Sequence[V | Held]) -> Any:
-    """Run an op's assembly on every register; several results come as a tuple. A group that is not full repeats its
+def run(m: Any, op: Op, tiles: Sequence[V | Held]) -> list[V | Held]:
+    """Run an op's assembly on every register. A group that is not full repeats its
     last element."""
     pack, held = op.attributes["pack"], [t for t in tiles if isinstance(t, Held)]
     columns = [list(t.registers) if isinstance(t, Held) else [t] for t in tiles]
@@ -25,7 +25,7 @@ def run(m: Any, op: Op, tiles: Sequence[V | Held]) -> Any:
         for registers, elements in zip(found, _group(m, op, groups), strict=True):
             registers += elements[: count - start]
     results = [Held(held[0].layout, r) if held else r[0] for r in found]
-    return tuple(results) if len(results) > 1 else results[0]
+    return results
 
 
 def _group(m: Any, op: Op, groups: Sequence[Sequence[V]]) -> list[list[V]]:

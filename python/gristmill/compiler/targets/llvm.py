@@ -350,7 +350,8 @@ class LlvmMachine(Machine):
             result = self.map(functools.partial(lowering, self, **op.attributes), op.results[0], operands)
         else:
             result = lowering(self, op, *operands)
-        values.update(zip(op.results, result if isinstance(result, tuple) else (result,), strict=False))
+        results = result if isinstance(result, list) else [result]
+        values.update(zip(op.results, results, strict=False))
 
     def run_for(self, loop: For, values: dict[Value, Any]) -> None:
         raise NotImplementedError

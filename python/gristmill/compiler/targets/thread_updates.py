@@ -50,7 +50,7 @@ def _owner(m: Any, layout: Layout | None) -> V | None:
 
 
 def _all(m: Any, *guards: V | None) -> V | None:
-    return m._all([g for g in guards if g is not None])
+    return m.all_of([g for g in guards if g is not None])
 
 
 def _update_registers(
@@ -69,14 +69,12 @@ def _given(m: Any, layout: Layout | None, found: dict[int, V], owner: V) -> dict
     """Hand what owners found to all threads: each element has a place in shared memory, threads that own none
     write to places of their own behind those."""
     first = m.constant(dt.i32, 0)
-    places = {0: first} if layout is None else dict(m._positions(layout))
+    places = {0: first} if layout is None else dict(m.positions(layout))
     elements = 1 if layout is None else _count(layout)
     dtype = next(iter(found.values())).dtype
-    memory = m.shared(dtype, elements + 32 * m.num_warps)
+    (memory,) = m.scratch([dtype], elements + 32 * m.num_warps)
     own = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in m.warp_bits], (), dt.i32)
     elsewhere = m.add_index(own, m.constant(dt.i32, elements))
-    if m.loop_depth:
-        m.barrier()
     for register, place in places.items():
         m.shared_store(memory, m.select(owner, place, elsewhere), found[register])
     m.barrier()

@@ -117,6 +117,17 @@ def test_ptx_prints_by_the_drivers_function_and_assembles(target):
     assemble_text([text, small], target)
 
 
+@needs_ptxas
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_every_dtype_prints_in_ptx(target):
+    calls = (
+        'tl.device_print("v", v)\n        tl.device_print("bits", v, hex=True)\n        tl.device_print("at", x + i)'
+    )
+    texts = [ptx_of(printing(calls, x=dtype), target, name=f"prints_{dtype}") for dtype in NUMBERS]
+    assert [len(re.findall(r"\bvprintf,", text)) for text in texts] == [3] * len(texts)
+    assemble_text(texts, target)
+
+
 REFUSED = {
     "tl.device_print(v)": "prefix is a text, got f32\\[2\\]",
     "tl.device_print('a\\nb', v)": "characters that do not print",

@@ -144,7 +144,8 @@ def _extreme(kind: str) -> Callable[[Any, Any], Any]:
 
 BY_BITS = "\n\nOf floats by their bits: -0 is below 0, NaN above and -NaN below everything."
 
-atomic_add = _declare("add", "Add `val` to the elements that `pointer` points to.", lambda old, x: old + x)
+ADDITION = "Add `val` to the elements that `pointer` points to; on CUDA denormal f32 count as 0."
+atomic_add = _declare("add", ADDITION, lambda old, x: old + x)
 atomic_max = _declare("max", "Put `val` where it is greater than what is there." + BY_BITS, _extreme("max"))
 atomic_min = _declare("min", "Put `val` where it is less than what is there." + BY_BITS, _extreme("min"))
 atomic_and = _declare("and", "Keep the bits that are also set in `val`.", lambda old, x: old & x)

@@ -116,6 +116,10 @@ def _elsewhere(m: Any, op: Any, *tiles: Any) -> Any:
     return list(tiles[op.attributes["count"] :])
 
 
+def _on_cuda(m: Any, op: Any, *tiles: Any) -> Any:
+    return m.inline_assembly(op, tiles[: op.attributes["count"]])
+
+
 def _declare(name: str, effect: str) -> None:
     def infer(*tiles: Any) -> None:
         """What `inline_asm_elementwise` emits; never written by authors."""
@@ -124,7 +128,7 @@ def _declare(name: str, effect: str) -> None:
     row = op("internal", kind="tile", effect=effect, name=name)(infer)
     row.reference(_reference)
     row.lower(_elsewhere)
-    row.lower(lambda m, op, *tiles: m.inline_assembly(op, tiles[: op.attributes["count"]]), on="cuda")
+    row.lower(_on_cuda, on="cuda", when=lambda m, op: m.kinds[0] == "cuda")
 
 
 _declare("inline_asm", "")

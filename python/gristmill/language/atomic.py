@@ -40,6 +40,34 @@ whom: "gpu" (the default), "cta" (this program) or "sys" (also the host). A resu
 nothing is acquired by it."""
 
 
+def _extreme(kind: str) -> Callable[[Any, Any], Any]:
+    better = max if kind == "max" else min
+    other = min if kind == "max" else max
+
+    def change(old: Any, x: Any) -> Any:
+        if old.dtype.kind != "f":
+            return better(old, x)
+        bits, size = np.asarray(x), old.dtype.itemsize
+        if bits.view(f"i{size}") >= 0:
+            return np.asarray(better(np.asarray(old).view(f"i{size}"), bits.view(f"i{size}"))).view(old.dtype)
+        return np.asarray(other(np.asarray(old).view(f"u{size}"), bits.view(f"u{size}"))).view(old.dtype)
+
+    return change
+
+
+# What each kind makes of one element: numpy scalars of its dtype, the old one first.
+CHANGES: dict[str, Callable[..., Any]] = {
+    "add": lambda old, x: old + x,
+    "max": _extreme("max"),
+    "min": _extreme("min"),
+    "and": lambda old, x: old & x,
+    "or": lambda old, x: old | x,
+    "xor": lambda old, x: old ^ x,
+    "xchg": lambda old, x: x,
+    "cas": lambda old, expected, x: x if old.tobytes() == expected.tobytes() else old,
+}
+
+
 def _choice(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     value = choices[0] if value is None else value
     if value not in choices:
@@ -82,7 +110,7 @@ def _emit(kind: str, pointer: Any, values: dict[str, Any], mask: Any, sem: Any, 
     )
 
 
-def _declare(kind: str, doc: str, change: Callable[[Any, Any], Any]) -> OpRow:
+def _declare(kind: str, doc: str) -> OpRow:
     def infer(pointer: Any, val: Any, mask: Any = None, sem: Any = None, scope: Any = None) -> Value:
         return _emit(kind, pointer, {"val": val}, mask, sem, scope)
 
@@ -91,7 +119,7 @@ def _declare(kind: str, doc: str, change: Callable[[Any, Any], Any]) -> OpRow:
     row = op("atomic", kind="tile", effect="update")(infer)
 
     def reference(pointers: Any, val: Any, mask: Any = None, **hints: Any) -> Any:
-        return pointers.update(change, [val], mask)
+        return pointers.update(CHANGES[kind], [val], mask)
 
     row.reference(reference)
     row.lower(lambda m, op, pointers, val, mask=None: _update(m, op, kind, pointers, [val], mask))
@@ -127,31 +155,16 @@ def _float_extreme(m: Any, kind: str, pointer: Any, x: Any, mask: Any, order: An
     return m.bitcast(m.bit_or(*found), x.dtype)
 
 
-def _extreme(kind: str) -> Callable[[Any, Any], Any]:
-    better = max if kind == "max" else min
-    other = min if kind == "max" else max
-
-    def change(old: Any, x: Any) -> Any:
-        if old.dtype.kind != "f":
-            return better(old, x)
-        bits, size = np.asarray(x), old.dtype.itemsize
-        if bits.view(f"i{size}") >= 0:
-            return np.asarray(better(np.asarray(old).view(f"i{size}"), bits.view(f"i{size}"))).view(old.dtype)
-        return np.asarray(other(np.asarray(old).view(f"u{size}"), bits.view(f"u{size}"))).view(old.dtype)
-
-    return change
-
-
 BY_BITS = "\n\nOf floats by their bits: -0 is below 0, NaN above and -NaN below everything."
-
 ADDITION = "Add `val` to the elements that `pointer` points to; on CUDA denormal f32 count as 0."
-atomic_add = _declare("add", ADDITION, lambda old, x: old + x)
-atomic_max = _declare("max", "Put `val` where it is greater than what is there." + BY_BITS, _extreme("max"))
-atomic_min = _declare("min", "Put `val` where it is less than what is there." + BY_BITS, _extreme("min"))
-atomic_and = _declare("and", "Keep the bits that are also set in `val`.", lambda old, x: old & x)
-atomic_or = _declare("or", "Set the bits that are set in `val`.", lambda old, x: old | x)
-atomic_xor = _declare("xor", "Flip the bits that are set in `val`.", lambda old, x: old ^ x)
-atomic_xchg = _declare("xchg", "Put `val` in place of what is there.", lambda old, x: x)
+
+atomic_add = _declare("add", ADDITION)
+atomic_max = _declare("max", "Put `val` where it is greater than what is there." + BY_BITS)
+atomic_min = _declare("min", "Put `val` where it is less than what is there." + BY_BITS)
+atomic_and = _declare("and", "Keep the bits that are also set in `val`.")
+atomic_or = _declare("or", "Set the bits that are set in `val`.")
+atomic_xor = _declare("xor", "Flip the bits that are set in `val`.")
+atomic_xchg = _declare("xchg", "Put `val` in place of what is there.")
 
 
 @op("atomic", kind="tile", effect="update")
@@ -165,7 +178,7 @@ def atomic_cas(pointer: Any, cmp: Any, val: Any, sem: Any = None, scope: Any = N
 
 @atomic_cas.reference
 def _(pointers: Any, cmp: Any, val: Any, **hints: Any) -> Any:
-    return pointers.update(lambda old, c, new: new if old.tobytes() == c.tobytes() else old, [cmp, val], None)
+    return pointers.update(CHANGES["cas"], [cmp, val], None)
 
 
 @atomic_cas.lower

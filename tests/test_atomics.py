@@ -225,17 +225,47 @@ def test_a_lock_is_taken_and_given_back(run):
     source = """
     @gm.kernel(grid=7)
     def k(lock: gm.ptr[gm.i32], x: gm.ptr[gm.f32]):
-        i = tl.arange(0, 64)
+        i = tl.arange(0, 128)
         while tl.atomic_cas(lock, 0, 1) == 1:
             pass
         tl.store(x + i, tl.load(x + i) + i)
         tl.debug_barrier()
         tl.atomic_xchg(lock, 0)
     """
-    lock, x = np.zeros(1, np.int32), np.ones(64, np.float32)
+    lock, x = np.zeros(1, np.int32), np.ones(128, np.float32)
     run(kernel_of(source), None, lock, x)
     assert lock.tolist() == [0]
-    same(x, *(1 + 7 * np.arange(64)))
+    same(x, *(1 + 7 * np.arange(128)))
+
+
+@on_each_machine
+@pytest.mark.parametrize("num_warps", [1, 4, 8])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 2), (2, 1), (8, 16), (64, 1), (1, 512), (32, 32)])
+def test_every_thread_learns_what_was_there(run, shape, num_warps):
+    rows, columns = shape
+    source = f"""
+    @gm.kernel(grid=2, num_warps={num_warps})
+    def k(p: gm.ptr[gm.i32], old: gm.ptr[gm.i32], sums: gm.ptr[gm.i32], total: gm.ptr[gm.i32]):
+        i, j = tl.arange(0, {rows})[:, None], tl.arange(0, {columns})[None, :]
+        got = tl.atomic_add(p + j * {rows} + i, i + j + 1, mask=(i + j) % 3 != 1)
+        tl.store(old + (tl.program_id(0) * {rows} + i) * {columns} + j, got)
+        rows = tl.sum(got, 1)
+        tl.store(sums + tl.arange(0, {rows}), tl.atomic_xchg(sums + tl.arange(0, {rows}), rows) + rows)
+        before = tl.atomic_add(total, tl.sum(rows))
+        tl.store(total + 1 + tl.arange(0, {rows}), before + rows)
+    """
+    size = rows * columns
+    p = np.arange(size, dtype=np.int32)
+    old, sums, total = (np.zeros(n, np.int32) for n in (2 * size, rows, rows + 1))
+    run(kernel_of(source), None, p, old, sums, total)
+    i, j = np.arange(rows)[:, None], np.arange(columns)[None, :]
+    keeps, added = (i + j) % 3 != 1, i + j + 1
+    first = np.where(keeps, j * rows + i, 0)
+    second = np.where(keeps, first + added, 0)
+    np.testing.assert_array_equal(p.reshape(columns, rows).T, j * rows + i + np.where(keeps, 2 * added, 0))
+    np.testing.assert_array_equal(old.reshape(2, rows, columns), [first, second])
+    np.testing.assert_array_equal(sums, first.sum(1) + 2 * second.sum(1))
+    np.testing.assert_array_equal(total, [first.sum() + second.sum(), *(first.sum() + second.sum(1))])
 
 
 @on_each_machine

@@ -97,6 +97,7 @@ def test_programs_coordinates_and_operands_are_named(run, capfd):
 def test_printing_happens_in_branches_and_between_stores(run, capfd):
     calls = """if n > 4:
             tl.store(x + i, 7.0)
+            tl.debug_barrier()
             tl.device_print("now", tl.load(x + i))
         else:
             tl.device_print("never")"""
@@ -241,9 +242,9 @@ def test_variable_asks_for_checks_and_parts_the_cache():
 
 @on_each_machine
 def test_barrier_changes_no_value(run):
-    body = "tl.store(x_ + tl.arange(0, 64), x * 2)\ntl.debug_barrier()\ny = tl.load(x_ + 63 - tl.arange(0, 64))"
-    got = compute(run, "y", body=body, x=np.arange(64, dtype=np.float32))
-    assert got.tolist() == [2.0 * (63 - i) for i in range(64)]
+    body = "tl.store(x_ + tl.arange(0, 128), x * 2)\ntl.debug_barrier()\ny = tl.load(x_ + 127 - tl.arange(0, 128))"
+    got = compute(run, "y", body=body, x=np.arange(128, dtype=np.float32))
+    assert got.tolist() == [2.0 * (127 - i) for i in range(128)]
 
 
 def test_barrier_stays_between_accesses_in_ptx():

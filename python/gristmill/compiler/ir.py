@@ -23,7 +23,7 @@ class Pointer:
     def name(self) -> str:
         return f"ptr<{self.element.name}>"
 
-    bits = 64
+    bits, itemsize = 64, 8
     is_float = is_int = is_signed = False
 
 

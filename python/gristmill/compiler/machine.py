@@ -277,6 +277,10 @@ class Machine(ABC):
     def histogram(self, result: Value, tile: Any, mask: Any | None) -> Any:
         """How many elements equal 0, 1, ...; i32."""
 
+    @abstractmethod
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        """The matrix product of the last two axes, added to `acc`, in its dtype."""
+
     # -- statements
 
     @abstractmethod

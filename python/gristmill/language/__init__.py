@@ -35,6 +35,7 @@ from gristmill.language.hints import assume, max_constancy, max_contiguous, mult
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
+from gristmill.language.matrix import dot
 from gristmill.language.memory import load, store
 from gristmill.language.rearrange import (
     cat,
@@ -60,7 +61,7 @@ __all__ = [
     "abs", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_and", "atomic_cas",
     "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "broadcast", "broadcast_to",
     "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "debug_barrier", "device_assert",
-    "device_print", "div_rn", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64",
+    "device_print", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64",
     "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16",
     "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "max_constancy", "max_contiguous",
     "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "program_id", "range", "ravel", "reduce",

@@ -205,18 +205,17 @@ class CudaMachine(LlvmMachine, ThreadMachine):
     def shared_bytes(self) -> int:
         return self.memory.total_bytes
 
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         return self.memory.lasting(dtype, elements)
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         return self.memory.exchange(self, dtypes, elements)
 
     def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
-        assert isinstance(dtype, Dtype)
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
         return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
-    def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
+    def _shared_address(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
         return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
@@ -225,11 +224,10 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return cuda_cluster.from_blocks(self, own)
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
-        assert isinstance(x.dtype, Dtype)
         stored = self.cast(x, dt.u8) if x.dtype == dt.bool_ else x
         self.say(f"store {self.typed(stored)}, {self._shared_address(memory, index, x.dtype)}")
 
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V:
         address = self._shared_address(memory, index, dtype)
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)

@@ -289,6 +289,9 @@ class HostMachine(LlvmMachine):
     def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
         return host_moves.histogram(self, result, tile, mask)
 
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return host_moves.dot(self, result, a, b, acc)
+
     def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
         self.settle(tiles)
         return host_folds.scan(self, op, tiles, axis, combine, reverse)

@@ -63,7 +63,7 @@ def _each_lane(m: Any, index: Index, tiles: Sequence[Any], mask: Any | None, vis
         return [m.emit(f"insertelement {vector}, {m.typed(found)}, {m.typed(lane)}", dtype, index.lanes)]
 
     initial = [] if dtype is None else [V("zeroinitializer", dtype, index.lanes)]
-    after = host_loops.count(m, index.lanes, 1, initial, body)
+    after = m.repeat(index.lanes, 1, initial, body)
     return after[0] if after else None
 
 

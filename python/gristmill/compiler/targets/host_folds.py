@@ -10,7 +10,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
 from gristmill.compiler.machine import Combine, V
 from gristmill.compiler.targets import host_memory
-from gristmill.compiler.targets.host_loops import count, mark, passed_by
+from gristmill.compiler.targets.host_loops import mark, passed_by
 from gristmill.compiler.targets.host_tiles import Buffer, Index
 
 ACCUMULATORS = 4
@@ -73,11 +73,11 @@ def _row(fold: _Fold, start: V, size: int, identities: Any) -> Element:
 
     if identities is not None:
         initial = [m.widen(m.constant(*identity), lanes) for identity in identities] * chains
-        totals = _elements(count(m, size, step, initial, body), len(fold.tiles))
+        totals = _elements(m.repeat(size, step, initial, body), len(fold.tiles))
     else:
         first = [x for element in chunk(m.constant(dt.i64, 0)) for x in element]
         rest = _later(m, step, body)
-        totals = _elements(count(m, size - step, step, first, rest) if size > step else first, len(fold.tiles))
+        totals = _elements(m.repeat(size - step, step, first, rest) if size > step else first, len(fold.tiles))
     while len(totals) > 1:
         totals = [fold.two(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
     return _across(fold, totals[0])
@@ -114,7 +114,7 @@ def _rows(fold: _Fold, results: Sequence[Buffer], rows: int, size: int, identiti
         fold.write(results, Index("one", row, 0), total)
         return carried
 
-    count(m, rows, 1, [], body)
+    m.repeat(rows, 1, [], body)
 
 
 def _columns(fold: _Fold, results: Sequence[Buffer], extents: tuple[int, int, int]) -> None:
@@ -125,7 +125,7 @@ def _columns(fold: _Fold, results: Sequence[Buffer], extents: tuple[int, int, in
             return fold.two(total, fold.at(row_at(m.add(k, m.constant(dt.i64, 1)))))
 
         first = fold.at(row_at(m.constant(dt.i64, 0)))
-        total = count(m, size - 1, 1, first, step) if size > 1 else first
+        total = m.repeat(size - 1, 1, first, step) if size > 1 else first
         place = m.add(m.multiply(a, m.constant(dt.i64, inner)), b)
         fold.write(results, Index("run", place, lanes), total)
 
@@ -149,10 +149,10 @@ def _each_column(
             visit(a, b, lanes, row_at)
             return carried
 
-        count(m, inner, lanes, [], column)
+        m.repeat(inner, lanes, [], column)
         return carried
 
-    count(m, outer, 1, [], block)
+    m.repeat(outer, 1, [], block)
 
 
 def scan(m: Any, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, reverse: bool) -> list[Any]:
@@ -175,7 +175,7 @@ def scan(m: Any, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, reve
         first = fold.at(index)
         fold.write(results, index, first)
         if size > 1:
-            count(m, size - 1, 1, first, step)
+            m.repeat(size - 1, 1, first, step)
 
     _each_column(m, (outer, size, inner), visit)
     mark(passed)

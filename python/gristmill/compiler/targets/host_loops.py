@@ -6,36 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, If, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, free_values, pending, reaches, writes
-
-Step = Callable[[V, list[V]], list[V]]
-
-
-def count(m: Any, stop: int, step: int, initial: list[V], body: Step) -> list[V]:
-    """Run body(position, carried) for 0, step, ... below `stop`; a single step stands without a loop."""
-    if stop <= step:
-        return body(m.constant(dt.i64, 0), initial)
-    head, end, before = m.new_label("sweep"), m.new_label("swept"), m.label
-    m.say(f"br label %{head}")
-    m.begin_label(head)
-    place = len(m.lines)
-    position = V(m.fresh(), dt.i64)
-    carried = [V(m.fresh(), x.dtype, x.lanes) for x in initial]
-    m.lines += [""] * (1 + len(initial))
-    after = body(position, carried)
-    following = m.emit(f"add nuw nsw {m.typed(position)}, {step}", dt.i64)
-    goes_on = m.emit(f"icmp ult {m.typed(following)}, {stop}", dt.bool_)
-    m.say(f"br i1 {goes_on.text}, label %{head}, label %{end}")
-    pairs = [(position, m.constant(dt.i64, 0), following), *zip(carried, initial, after, strict=True)]
-    for i, (phi, first, next_value) in enumerate(pairs):
-        paths = f"[ {first.text}, %{before} ], [ {next_value.text}, %{m.label} ]"
-        m.lines[place + i] = f"  {phi.text} = phi {m.type_of(phi.dtype, phi.lanes)} {paths}"
-    m.begin_label(end)
-    return after
 
 
 def sweep(m: Any, shape: tuple[int, ...], tiles: Sequence[Any], visit: Callable[[Index], object]) -> None:
@@ -48,7 +22,7 @@ def sweep(m: Any, shape: tuple[int, ...], tiles: Sequence[Any], visit: Callable[
         visit(Index("run", position, lanes))
         return carried
 
-    count(m, elements, lanes, [], body)
+    m.repeat(elements, lanes, [], body)
     mark(passed)
 
 
@@ -199,4 +173,4 @@ def _loop(
     return carried
 
 
-__all__ = ["Lazy", "count", "mark", "passed_by", "run_for", "run_if", "run_while", "sweep"]
+__all__ = ["Lazy", "mark", "passed_by", "run_for", "run_if", "run_while", "sweep"]

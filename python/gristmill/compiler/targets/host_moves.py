@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_loops, host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Lazy
@@ -103,6 +103,67 @@ def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Buffer:
         host_memory.write(m, buffer, place, m.add(host_memory.read(m, buffer, place), more))
         return carried
 
-    host_loops.count(m, elements, 1, [], body)
+    m.repeat(elements, 1, [], body)
     host_loops.mark(passed)
     return buffer
+
+
+ROWS, VECTORS = 4, 2  # of a product that are summed in registers at a time
+
+
+def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
+    """A tile converted to the dtype of `value`, in a buffer of its own."""
+    return _filled(m, value, [tile], lambda index: m.cast(m.at(tile, index), value.type.dtype))
+
+
+def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
+    """A matrix product, a few rows and vectors of columns at a time, from copies of the operands in memory."""
+    *outer, height, width = result.type.shape
+    depth, dtype = a.shape[-1], result.type.dtype
+    left, right = (_in_memory(m, Value(Tile(dtype, t.shape)), t) for t in (a, b))
+    out = _in_memory(m, result, acc)
+    lanes = min(m.target.lanes, width)
+    rows, vectors = min(ROWS, height), min(VECTORS, width // lanes)
+
+    def block(batch: V, row: V, column: V) -> None:
+        def at(line: V, size: int, place: V, index_lanes: int) -> Index:
+            position = m.add(m.multiply(line, _c(m, size)), place)
+            return Index("run", position, index_lanes) if index_lanes > 1 else Index("one", position, 0)
+
+        def lines(count: int) -> list[V]:
+            first = m.add(m.multiply(batch, _c(m, count)), row)
+            return [m.add(first, _c(m, i)) for i in range(rows)]
+
+        columns = [m.add(column, _c(m, j * lanes)) for j in range(vectors)]
+        places = [at(line, width, c, lanes) for line in lines(height) for c in columns]
+
+        def step(k: V, sums: list[V]) -> list[V]:
+            line = m.add(m.multiply(batch, _c(m, depth)), k)
+            ys = [host_memory.read(m, right, at(line, width, c, lanes)) for c in columns]
+            xs = [host_memory.read(m, left, at(line, depth, k, 1)) for line in lines(height)]
+            pairs = [(x, y) for x in xs for y in ys]
+            return [_multiply_add(m, x, y, z) for (x, y), z in zip(pairs, sums, strict=True)]
+
+        sums = m.repeat(depth, 1, [host_memory.read(m, out, place) for place in places], step)
+        for place, x in zip(places, sums, strict=True):
+            host_memory.write(m, out, place, x)
+
+    def rows_of(batch: V, carried: list[V]) -> list[V]:
+        def columns_of(row: V, carried: list[V]) -> list[V]:
+            def column_of(column: V, carried: list[V]) -> list[V]:
+                block(batch, row, column)
+                return carried
+
+            return m.repeat(width, lanes * vectors, carried, column_of)
+
+        return m.repeat(height, rows, carried, columns_of)
+
+    m.repeat(math.prod(outer), 1, [], rows_of)
+    return out
+
+
+def _multiply_add(m: Any, x: V, y: V, z: V) -> V:
+    x = m.widen(x, z.lanes)
+    if not z.dtype.is_float:
+        return m.add(m.multiply(x, y), z)
+    return m.fma(x, y, z) if m.target.level != "v2" else m.add(m.multiply(x, y), z)

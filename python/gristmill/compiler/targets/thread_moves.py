@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.layout import Layout, combine, flatten
 from gristmill.compiler.machine import V
+from gristmill.dtypes import Dtype
 
 
 def _own(layout: Layout, register: int) -> tuple[int, ...]:
@@ -116,3 +117,41 @@ def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Any:
     m.barrier()
     loaded = {r: m.shared_load(memory, index, dt.i32) for r, index in m.positions(target)}
     return m.tile(target, [loaded[target.register_holding(_own(target, r))] for r in range(target.registers)])
+
+
+def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Any:
+    """A matrix product from copies in shared memory: each thread sums its own elements, column of `a` by row of `b`."""
+    layout, dtypes = m.layouts[result], [tile.registers[0].dtype for tile in (a, b)]
+    memories = m.scratch(dtypes, max(a.layout.elements, b.layout.elements))
+    for tile, memory in zip((a, b), memories, strict=True):
+        for register, index in m.positions(tile.layout):
+            m.shared_store(memory, index, tile.registers[register])
+    m.barrier()
+    rows = layout.map_coordinates(a.layout.shape, lambda c: (*c[:-1], 0))
+    columns = layout.map_coordinates(b.layout.shape, lambda c: (*c[:-2], 0, c[-1]))
+    starts = [dict(m.positions(part)) for part in (rows, columns)]
+    sum_dtype, width = result.type.dtype, layout.shape[-1]
+
+    def step(k: V, sums: list[V]) -> list[V]:
+        k = m.cast(k, dt.i32)
+        shifts = (k, m.multiply(k, m.constant(dt.i32, width)))
+        left, right = (
+            {r: _wide(m, m.shared_load(memory, m.add(start, shift), dtype), sum_dtype) for r, start in places.items()}
+            for memory, dtype, places, shift in zip(memories, dtypes, starts, shifts, strict=True)
+        )
+        return [
+            _multiply_add(
+                m, left[rows.register_holding(_own(rows, r))], right[columns.register_holding(_own(columns, r))], x
+            )
+            for r, x in enumerate(sums)
+        ]
+
+    return m.tile(layout, m.repeat(a.layout.shape[-1], 1, list(acc.registers), step))
+
+
+def _wide(m: Any, x: V, dtype: Dtype | Pointer) -> V:
+    return m.cast(x, dtype)
+
+
+def _multiply_add(m: Any, x: V, y: V, z: V) -> V:
+    return m.fma(x, y, z) if z.dtype.is_float else m.add(m.multiply(x, y), z)

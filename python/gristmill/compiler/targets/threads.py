@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op, Value
+from gristmill.compiler.ir import Op, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
 from gristmill.compiler.machine import Combine, Machine, Step, V
 from gristmill.compiler.targets import thread_folds, thread_moves
@@ -84,6 +84,10 @@ class ThreadMachine(Machine):
         """Whether all these bits of the thread's index are 0."""
 
     @abstractmethod
+    def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Run body(position, carried) for i64 positions 0, step, ... below `stop`."""
+
+    @abstractmethod
     def shuffle_xor(self, x: V, mask: int) -> V: ...
 
     @abstractmethod
@@ -94,10 +98,10 @@ class ThreadMachine(Machine):
         """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
     @abstractmethod
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         """Reserve shared memory for the whole kernel; returns a handle."""
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype."""
         memories = [self.shared(dtype, elements) for dtype in dtypes]
         if self.loop_depth:
@@ -108,7 +112,7 @@ class ThreadMachine(Machine):
     def shared_store(self, memory: V, index: V, x: V) -> None: ...
 
     @abstractmethod
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V: ...
 
     @abstractmethod
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
@@ -337,6 +341,9 @@ class ThreadMachine(Machine):
     def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
         return thread_moves.histogram(self, result, tile, mask)
 
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return thread_moves.dot(self, result, a, b, acc)
+
     def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
         """A tile in registers."""
         return Held(layout, registers)
@@ -350,7 +357,6 @@ class ThreadMachine(Machine):
         if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
-        assert isinstance(dtype, Dtype)
         (memory,) = self.scratch([dtype], result.type.elements)
         for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])

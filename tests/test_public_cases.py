@@ -30,7 +30,7 @@ CASES = {case["id"]: case for case in PUBLIC.CASES}
 RUNNERS: dict[str, Callable[[Run, dict[str, Any]], dict[str, Any]]] = {}
 
 LANGUAGE = {
-    "R42": "float8 casts", "R44": "make_block_ptr", "R105": "atomic_add", "R107": "atomic_add", "R109": "rand",
+    "R42": "float8 casts", "R44": "make_block_ptr", "R109": "rand",
 }  # fmt: skip
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
@@ -264,6 +264,37 @@ def offset_of_a_batch_item(run, d):
     offset = np.zeros(len(d["pid"]), np.int64)
     run(kernel_of(source), None, d["pid"].astype(np.int32), offset, d["stride"])
     return {"offset": offset}
+
+
+@runs("R105")
+def atomic_addition_to_odd_addresses(run, d):
+    source = """
+    @gm.kernel(grid=5)
+    def k(p: gm.ptr[gm.{}], v: gm.ptr[gm.{}], keep: gm.ptr[gm.bool_], n: gm.size["v"]):
+        i = tl.arange(0, 64)
+        mask = (i < n) & tl.load(keep + i, mask=i < n)
+        tl.atomic_add(p + i, tl.load(v + i, mask=mask), mask=mask)
+    """
+    brain = d["whole"].astype(bfloat16)
+    run(kernel_of(source.format("bf16", "bf16")), None, brain[1:38], d["value"].astype(bfloat16), d["mask"])
+    run(kernel_of(source.format("f16", "f16")), None, d["dest"], d["value"], d["mask"])
+    assert (brain == d["whole"].astype(bfloat16)).all()
+    return {"whole": d["whole"]}
+
+
+@runs("R107")
+def atomic_addition_beside_another_half(run, d):
+    source = """
+    @gm.kernel(grid=256)
+    def k(p: gm.ptr[gm.{}]):
+        tl.atomic_add(p + 2 * tl.arange(0, 2), 1.0)
+    """
+    memory = d["memory_bf16"].view(bfloat16).copy()
+    halves = memory.astype(np.float16)
+    run(kernel_of(source.format("bf16")), None, memory)
+    run(kernel_of(source.format("f16")), None, halves)
+    assert halves.tolist() == [256, 5, 256, 0]
+    return {"memory_bf16": memory.view(np.uint16)}
 
 
 @runs("R111")

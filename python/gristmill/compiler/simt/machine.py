@@ -177,7 +177,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         sizes = [max((e.size for e in self.exchanges.values() if e.area == area), default=0) for area in (0, 1)]
         return [SharedMemory(size, 1, self.num_blocks, self.reports) for size in sizes]
 
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         key = (self.op, self.counts[0])
         self.counts[0] += 1
         if key not in self.reserved:
@@ -185,7 +185,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
             self.reserved[key] = SharedTile(memory, 0, dtype, elements)
         return Numbers(self.reserved[key], Pointer(dtype))
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         exchange = self.exchanges.get((self.op, self.counts[1]))
         if exchange is None:
             return super().scratch(dtypes, elements)
@@ -200,7 +200,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def shared_store(self, memory: V, index: V, x: V) -> None:
         self.shared_store_wide(memory, index, [x])
 
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V:
         return self.shared_load_wide(memory, index, dtype, 1)[0]
 
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:

@@ -6,6 +6,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gristmill.adopt import specialise
     from gristmill.declare import (
         Config,
         Kernel,
@@ -60,6 +61,7 @@ _HOMES = {
     for module, names in (("declare", _DECLARE), ("dtypes", _DTYPES), ("errors", _ERRORS), ("symbolic", _SYMBOLIC))
     for name in names.split()
 }
+_HOMES["specialise"] = ("adopt", "specialise")
 _HOMES["Dtype"] = ("dtypes", "AnyDtype")
 
 __all__ = [
@@ -101,6 +103,7 @@ __all__ = [
     "shape",
     "size",
     "sm_count",
+    "specialise",
     "stride",
     "u8",
     "u16",

@@ -24,7 +24,7 @@ LAYERS = (
     ("cases", "compiler.targets"),
     ("compiler",),
     ("compiler.compile", "compiler.explain"),
-    ("compat", "porting"),
+    ("compat", "porting", "uses"),
     ("build",),
     ("runtime", "kernels", "cmake"),
     ("cli", "__main__"),

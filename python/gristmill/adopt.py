@@ -95,7 +95,7 @@ def unwrap(kernel: object) -> Jitted:
     while not inspect.isfunction(inner):
         following = getattr(inner, "fn", None)
         if following is None or isinstance(inner, Kernel):
-            message = f"`{getattr(inner, 'name', inner)}` is not a function"
+            message = f"found {type(inner).__name__} where a function is needed"
             raise _here(message, "pass a function, or one under `triton.jit`")
         configs = configs or list(getattr(inner, "configs", ()))
         heuristics |= dict(getattr(inner, "values", {}) or {})
@@ -142,7 +142,9 @@ def _check_filled(name: str, value: object, site: Site) -> None:
 class _Reader:
     """Sorts the parameters of a function into arrays and scalars, constants, and what is fixed."""
 
-    def __init__(self, jitted: Jitted, site: Site, types: dict[str, object], constants: dict[str, object], configs: Any):
+    def __init__(
+        self, jitted: Jitted, site: Site, types: dict[str, object], constants: dict[str, object], configs: Any
+    ):
         self.jitted = jitted
         self.site = site
         self.types = {name: _read_type(name, value, site) for name, value in types.items() if value != "constexpr"}
@@ -277,5 +279,7 @@ def _read_type(name: str, value: object, site: Site) -> object:
         raise at(site.of_annotation(name), f"`{value}` makes `{name}` a constant", fix)
     if element is None or (hint and not hint.isdigit()):
         known = ", ".join(f"*{spelled}" for spelled in ("fp16", "bf16", "fp32", "fp64", "i32", "i64"))
-        raise at(site.of_annotation(name), f"`{value}` is not a type of Triton's", f"use one such as {known}, i32, fp32")
+        raise at(
+            site.of_annotation(name), f"`{value}` is not a type of Triton's", f"use one such as {known}, i32, fp32"
+        )
     return PointerType(element) if text.startswith("*") else element

@@ -32,6 +32,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
     _add_explain(commands)
+    _add_port(commands)
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
     _add_report(commands, "info", show_info, "show which images a wheel holds")
     _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
@@ -79,6 +80,12 @@ def _add_explain(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
 
 
+def _add_port(commands: argparse._SubParsersAction) -> None:
+    parser = _add(commands, "port", port, "write declarations for the Triton kernels of a file")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of kernels under `triton.jit`")
+    parser.add_argument("--write", action="store_true", help="add them to the file, and change its imports of Triton")
+
+
 def run_build(options: argparse.Namespace) -> None:
     """Run `gristmill build`."""
     _require_compiler()
@@ -117,6 +124,17 @@ def explain(options: argparse.Namespace) -> None:
         variant=options.variant,
     )
     print(text, end="")
+
+
+def port(options: argparse.Namespace) -> None:
+    """Run `gristmill port`."""
+    from gristmill.porting import port as show
+    from gristmill.porting import port_into
+
+    if options.write:
+        return port_into(options.file)
+    print(show(options.file), end="")
+    return None
 
 
 def list_kernels(options: argparse.Namespace) -> None:

@@ -283,7 +283,7 @@ def covers(outer: ast.AST, inner: ast.AST) -> bool:
 
 def _spanning(made: ast.keyword, first: ast.expr, last: ast.expr) -> ast.keyword:
     made.lineno, made.col_offset = first.lineno, first.col_offset
-    made.end_lineno, made.end_col_offset = last.end_lineno, last.end_col_offset  # type: ignore[assignment]
+    made.end_lineno, made.end_col_offset = last.end_lineno, last.end_col_offset
     return made
 
 

@@ -270,7 +270,7 @@ class LlvmMachine(Machine):
         bits = 1 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == dtype.bits:
             return V(x.text, dtype, x.lanes)
-        if x.text[0] != "%" and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
+        if not x.lanes and x.text[0] != "%" and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
             return self.constant(dtype, _wrap(int(x.text), x.dtype, dtype))
         widening = "sext" if x.dtype.is_signed else "zext"
         return self.convert("trunc" if bits > dtype.bits else widening, x, dtype)

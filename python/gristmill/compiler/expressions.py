@@ -334,7 +334,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
     if isinstance(callee, Composite):
         return scope.inline(scope, callee.function, arguments, named)
     if isinstance(callee, Dtype):
-        return ew.cast(*arguments, callee, **named)
+        return ROWS["cast"](*arguments, callee, **named)
     has_tiles = any(isinstance(x, Value) for x in (*arguments, *named.values()))
     if callee in BUILTINS:
         return _compile_time(scope, lambda *a: BUILTINS[callee](*a, **named), *arguments)

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from gristmill import language
-from gristmill.compat.triton.language import core, extra, math
-from gristmill.compat.triton.language.types import block_type, const, dtype, pointer_type, tensor, void
+from gristmill.compat.triton.language import core, extra, math, types
 
-__all__ = ["block_type", "const", "core", "dtype", "extra", "math", "pointer_type", "tensor", "void"]
-__all__ += [name for name in language.__all__ if name not in __all__]
+__all__ = ["core", "extra", "math"]
+__all__ += [name for name in (*language.__all__, *types.__all__) if name not in __all__]
 
 
 def __getattr__(name: str) -> Any:
-    try:
-        return getattr(language, name)
-    except AttributeError:
-        raise AttributeError(f"module 'triton.language' has no attribute '{name}' here") from None
+    for module in (language, types):
+        if hasattr(module, name):
+            return getattr(module, name)
+    raise AttributeError(f"module 'triton.language' has no attribute '{name}' here")
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,7 @@ from gristmill.compat.triton.language import types
 
 
 def __getattr__(name: str) -> Any:
-    for module in (types, language):
+    for module in (language, types):
         if hasattr(module, name):
             return getattr(module, name)
     raise AttributeError(f"module 'triton.language.core' has no attribute '{name}' here")

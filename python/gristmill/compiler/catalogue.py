@@ -19,7 +19,7 @@ from gristmill.compiler.op import Composite, OpRow
 from gristmill.dtypes import ALL, Dtype
 from gristmill.errors import KernelError
 from gristmill.load import load_kernels
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 
 MACHINES = ("interpreter", "host", "simt")
 EXAMPLES = {

@@ -17,7 +17,7 @@ from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 Watch = Callable[[str, Any], None]
 

@@ -11,7 +11,7 @@ from gristmill.compiler.ir import Function, Value, verify
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
-from gristmill.specialise import Specialisation, Variant
+from gristmill.specialisation import Specialisation, Variant
 
 
 def prepare(

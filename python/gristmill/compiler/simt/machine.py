@@ -12,6 +12,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
+from gristmill.compiler.simt import printing, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.lone import lone_loads
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
@@ -230,6 +231,26 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         guard = None if mask is None else cast(Numbers, mask).each
         each = [cast(Numbers, x).each for x in elements]
         self.memory.store(cast(Numbers, pointer).each, guard, each, element_of(pointer))
+
+    def atomic(
+        self, kind: str, pointer: V, operands: Sequence[V], mask: V | None, *order: str, is_used: bool = True
+    ) -> V:
+        """Update one element of each thread in a step of its own where `mask` holds, and return what was there.
+
+        Programs run one after another, so that `order`, memory order and scope, makes no difference.
+        """
+        guard, dtype = None if mask is None else cast(Numbers, mask).each, element_of(pointer)
+        each = [cast(Numbers, x).each for x in operands]
+        return Numbers(updates.update(self.memory, kind, cast(Numbers, pointer).each, each, guard, dtype), dtype)
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        """Print a line of each thread where `mask` holds, numbers formatted as C does by their specification."""
+        guard = None if mask is None else cast(Numbers, mask).each
+        printing.print_lines(self.index, texts, cast(Any, numbers), guard)
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        """End the call with a report where `failed` is true."""
+        printing.check(self.reports, message, position, cast(Numbers, failed).each, self.index)
 
     def load(self, op: Op, pointers: Any, mask: Any, other: Any) -> Any:
         return self._late(op, super().load(op, pointers, mask, other))

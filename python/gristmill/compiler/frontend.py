@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.expressions import is_constexpr
+from gristmill.compiler.functions import holds_tiles
 from gristmill.compiler.ir import Block, Function, Pointer, Tile, Value, verify
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
@@ -16,7 +18,8 @@ from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
 from gristmill.errors import KernelError
 from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
 from gristmill.language.index import set_index_dtype
-from gristmill.language.types import as_value
+from gristmill.language.structure import describe_structure
+from gristmill.language.types import is_number
 
 
 def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
@@ -70,6 +73,7 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         fix = f"call it as `{function.__name__}{inspect.signature(function)}`"
         raise KernelError(f"{function.__name__}(): {error}", fix=fix) from None
     bound.apply_defaults()
+    _check_constants(function, bound)
     position = scope.builder.position
     inner = Scope(source_of(function), function, scope.builder, dict(bound.arguments), inline, scope.depth + 1)
     try:
@@ -82,6 +86,12 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         scope.builder.position = position
 
 
-def ensure_value(x: Any) -> Value:
-    """x as a tile."""
-    return as_value(x)
+def _check_constants(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and bound.arguments.get(name):
+            what = f"{function.__name__}(): `**{name}` cannot gather arguments"
+            raise KernelError(what, fix="give the helper a parameter for each")
+        value = bound.arguments.get(name)
+        if is_constexpr(parameter.annotation) and holds_tiles(value) and not is_number(value):
+            what = f"{function.__name__}(): `{name}` must be known at build time, got {describe_structure(value)}"
+            raise KernelError(what, fix="pass a literal or a `gm.constexpr` parameter, or drop the annotation")

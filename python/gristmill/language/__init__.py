@@ -21,7 +21,7 @@ from gristmill.language.debug import static_assert
 from gristmill.language.elementwise import abs_ as abs
 from gristmill.language.elementwise import cast, clamp, div_rn, fma, maximum, minimum, where
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
-from gristmill.language.iterate import constexpr, range, static_range
+from gristmill.language.iterate import constexpr, range, static_range, tensor
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
 from gristmill.language.memory import load, store
 from gristmill.language.reduce import max_ as max
@@ -34,6 +34,6 @@ __all__ = [
     "exp", "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
     "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2", "max", "maximum", "min", "minimum",
     "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
-    "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
+    "static_assert", "static_range", "store", "sum", "tanh", "tensor", "trans", "uint16", "uint32", "uint64", "uint8", "where",
     "zeros", "zeros_like",
 ]  # fmt: skip

@@ -18,6 +18,7 @@ from gristmill.compiler.scope import Scope
 from gristmill.errors import KernelError
 from gristmill.language import bits, index, shape
 from gristmill.language import elementwise as ew
+from gristmill.language.structure import Structure
 from gristmill.language.types import constant, describe, is_number
 
 Evaluate = Callable[[Scope, Any], Any]
@@ -143,6 +144,10 @@ def _binary(scope: Scope, node: ast.BinOp) -> Any:
 
 def binary(scope: Scope, kind: type, left: Any, right: Any) -> Any:
     """Apply a binary operator to tiles or compile-time objects."""
+    for operand in (left, right):
+        if isinstance(operand, Structure):
+            fix = "use `tl.advance` to move a block pointer, or compute with what you load"
+            raise KernelError(f"operators take tiles, not a {operand.word}", fix=fix)
     if not isinstance(left, Value) and not isinstance(right, Value):
         python = operator.pow if kind is ast.Pow else BINARY[kind][1] if kind in BINARY else None
         if python is None:
@@ -330,7 +335,8 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         return callee(*arguments, **named)
     has_tiles = holds_tiles((*arguments, *named.values()))
     if is_builtin(callee):
-        return _compile_time(scope, lambda *a: BUILTINS[callee](*a, **named), *arguments)
+        meaning = BUILTINS[callee]
+        return _compile_time(scope, lambda *a: meaning(*a, **named), *arguments)
     if isinstance(callee, type) and issubclass(callee, tuple) and hasattr(callee, "_fields"):
         return _compile_time(scope, lambda *a: callee(*a, **named), *arguments)
     function = getattr(callee, "function", callee)
@@ -355,18 +361,21 @@ def _symbolic(scope: Scope, function: Any, arguments: list[Any], named: dict[str
 def _joined(scope: Scope, node: ast.JoinedStr) -> str:
     parts = []
     for value in node.values:
-        is_field = isinstance(value, ast.FormattedValue)
-        part = evaluate(scope, value.value if is_field else value)  # type: ignore[attr-defined]
-        parts.append(_formatted(scope, value, part) if isinstance(value, ast.FormattedValue) else str(part))
+        parts.append(_formatted(scope, value) if isinstance(value, ast.FormattedValue) else evaluate(scope, value))
     return "".join(parts)
 
 
-def _formatted(scope: Scope, field: ast.FormattedValue, part: Any) -> str:
+def _formatted(scope: Scope, field: ast.FormattedValue) -> str:
+    part = evaluate(scope, field.value)
     spec = evaluate(scope, field.format_spec) if field.format_spec else ""
     if isinstance(part, Value):
         return describe(part)
-    part = {ord("r"): repr, ord("s"): str, ord("a"): ascii}.get(field.conversion, lambda x: x)(part)
+    if field.conversion != -1:
+        part = _CONVERSIONS[field.conversion](part)
     return str(_compile_time(scope, format, part, spec))
+
+
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
 
 
 def _named_expression(scope: Scope, node: ast.NamedExpr) -> Any:

@@ -44,6 +44,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
+    function.never_negative = {parameters[p.name] for p in kernel.parameters if p.kind in ("size", "shape")}
     verify(function)
     return function
 

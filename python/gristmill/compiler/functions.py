@@ -14,7 +14,7 @@ from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import KernelError
 from gristmill.language import elementwise as ew
 from gristmill.language.iterate import constexpr, tensor
-from gristmill.language.structure import leaves
+from gristmill.language.structure import PointerType, leaves
 from gristmill.language.types import is_number
 
 
@@ -127,27 +127,6 @@ def is_builtin(callee: Any) -> bool:
 # ---- what dtypes and types have -------------------------------------------------------------------------------------
 
 
-class ElementOf:
-    """What `pointer.dtype` is: its `element_ty` is what is pointed to."""
-
-    def __init__(self, pointer: Pointer):
-        self.element_ty = pointer.element
-        self.pointer = pointer
-
-    @property
-    def scalar(self) -> ElementOf:
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ElementOf) and other.pointer == self.pointer
-
-    def __hash__(self) -> int:
-        return hash(self.pointer)
-
-    def __repr__(self) -> str:
-        return self.pointer.name
-
-
 class BlockType:
     """What `x.type` is of a block: its shape and the type of its elements."""
 
@@ -168,7 +147,7 @@ class BlockType:
 
 def dtype_of(value: Value) -> Any:
     """A tile's dtype as authors see it."""
-    return ElementOf(value.type.dtype) if isinstance(value.type.dtype, Pointer) else value.type.dtype
+    return PointerType(value.type.dtype) if isinstance(value.type.dtype, Pointer) else value.type.dtype
 
 
 def type_of(value: Value) -> Any:
@@ -182,7 +161,7 @@ _IS_DTYPE = {
     "is_int64": "i64", "is_uint8": "u8", "is_uint16": "u16", "is_uint32": "u32", "is_uint64": "u64",
 }  # fmt: skip
 _KINDS: dict[str, Callable[[Any], bool]] = {
-    "is_ptr": lambda t: isinstance(t, ElementOf),
+    "is_ptr": lambda t: isinstance(t, PointerType),
     "is_block": lambda t: isinstance(t, BlockType),
     "is_floating": lambda t: isinstance(t, Dtype) and t.is_float,
     "is_fp8": lambda t: isinstance(t, Dtype) and t.is_float and t.bits == 8,
@@ -207,11 +186,10 @@ def type_attribute(base: Any, name: str) -> Any:
     """
     if isinstance(base, Dtype) and name in _DTYPE_PROPERTIES:
         return _DTYPE_PROPERTIES[name](base)
-    if not isinstance(base, (Dtype, ElementOf, BlockType)):
+    if not isinstance(base, (Dtype, PointerType, BlockType)):
         return base if name == "value" and (is_number(base) or isinstance(base, (str, tuple))) else NOT_FOUND
-    if name == "is_block" or not isinstance(base, BlockType):
-        kind = base
-    else:
+    kind: Any = base
+    if isinstance(base, BlockType) and name != "is_block":
         kind = base.scalar
     if name in _IS_DTYPE:
         return partial(_is_named, kind, _IS_DTYPE[name])

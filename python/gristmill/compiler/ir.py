@@ -160,6 +160,7 @@ class Function:
     has_clusters: bool = False  # whether the target knows them
     shared_bytes: int = 0  # that a block may have on the target
     facts: dict[Value, int] = field(default_factory=dict)
+    never_negative: set[Value] = field(default_factory=set)  # parameters that are sizes
     layouts: dict[Value, Any] = field(default_factory=dict)
     constancy: dict[Value, int] = field(default_factory=dict)  # neighbours with one value, where more than 1
 

@@ -52,7 +52,10 @@ def _unrolled(scope: Scope, node: ast.For) -> list[Step]:
     items = loops.iterable(scope, node)
     if isinstance(items, tile_range):
         raise KernelError("`return` inside a loop is not supported", fix="use a mask or a `while` condition")
-    return [step for item in items for step in (partial(bind, target=node.target, value=item), *node.body)]
+    steps: list[Step] = []
+    for item in items:
+        steps += [partial(bind, target=node.target, value=item), *node.body]
+    return steps
 
 
 def _branch_to_return(scope: Scope, node: ast.If, rest: Sequence[Step]) -> Any:

@@ -18,6 +18,13 @@ from gristmill.dtypes import u16 as uint16
 from gristmill.dtypes import u32 as uint32
 from gristmill.dtypes import u64 as uint64
 from gristmill.language.debug import static_assert
+from gristmill.language.descriptors import (
+    advance,
+    load_tensor_descriptor,
+    make_block_ptr,
+    make_tensor_descriptor,
+    store_tensor_descriptor,
+)
 from gristmill.language.elementwise import abs_ as abs
 from gristmill.language.elementwise import cast, clamp, div_rn, fma, maximum, minimum, where
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
@@ -34,6 +41,7 @@ __all__ = [
     "exp", "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
     "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2", "max", "maximum", "min", "minimum",
     "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
-    "static_assert", "static_range", "store", "sum", "tanh", "tensor", "trans", "uint16", "uint32", "uint64", "uint8", "where",
-    "zeros", "zeros_like",
+    "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
+    "zeros", "zeros_like", "advance", "load_tensor_descriptor", "make_block_ptr", "make_tensor_descriptor",
+    "store_tensor_descriptor", "tensor",
 ]  # fmt: skip

@@ -86,6 +86,9 @@ def _(op: Any, x: Span, y: Span) -> Span:
     return Span(x.terms + y.terms, x.low + y.low, x.high + y.high)
 
 
+add.sign_function = lambda op, x, y: x and y and op.operands[0].type.dtype.is_int
+
+
 @add.lower
 def _(m: Any, x: Any, y: Any) -> Any:
     return m.add(x, y)
@@ -130,6 +133,9 @@ def _(x: Any, y: Any) -> Any:
 @mul.facts
 def _(op: Any, x: Facts, y: Facts) -> Facts:
     return multiply_facts(x, y)
+
+
+mul.sign_function = lambda op, x, y: x and y
 
 
 @mul.lower
@@ -211,6 +217,9 @@ def _(x: Any, y: Any) -> Any:
     return np.where(y == -1, wrapped, quotient).astype(x.dtype)
 
 
+floordiv.sign_function = lambda op, x, y: x and y
+
+
 @floordiv.lower
 def _(m: Any, x: Any, y: Any) -> Any:
     return m.quotient(x, y)
@@ -226,6 +235,9 @@ def mod(x: Any, y: Any) -> Value:
 @mod.reference
 def _(x: Any, y: Any) -> Any:
     return np.fmod(x, y)
+
+
+mod.sign_function = lambda op, x, y: x
 
 
 @mod.lower
@@ -322,6 +334,8 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
 
 maximum = _extremum("maximum", np.fmax, np.maximum)
 minimum = _extremum("minimum", np.fmin, np.minimum)
+maximum.sign_function = lambda op, x, y: x or y
+minimum.sign_function = lambda op, x, y: x and y
 
 
 @op("arithmetic")
@@ -376,6 +390,9 @@ def where(condition: Any, x: Any, y: Any) -> Value:
 @where.reference
 def _(condition: Any, x: Any, y: Any) -> Any:
     return np.where(condition, x, y)
+
+
+where.sign_function = lambda op, condition, x, y: x and y
 
 
 @where.lower
@@ -447,6 +464,14 @@ def _(op: Any, x: Facts) -> Facts:
     source, to = op.operands[0].type.dtype, op.attributes["to"]
     widens = source.is_int and to.is_int and to.bits >= source.bits
     return x if widens else Facts(constancy=x.constancy)
+
+
+@cast.sign
+def _(op: Any, x: bool) -> bool:
+    source, to = op.operands[0].type.dtype, op.attributes["to"]
+    is_unsigned = source.kind in ("uint", "bool")
+    bits = 1 if source == dt.bool_ else source.bits
+    return bool(to.is_int and ((is_unsigned and to.bits > bits) or (x and to.bits >= bits)))
 
 
 @cast.lower

@@ -31,6 +31,11 @@ def set_index_dtype(dtype: dt.Dtype) -> None:
     _index_dtype[0] = dtype
 
 
+def index_dtype() -> dt.Dtype:
+    """What indices are made of."""
+    return _index_dtype[0]
+
+
 def _grid_axis(axis: Any, what: str) -> int:
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise KernelError(f"{what}(): axis must be 0, 1 or 2, got {describe(axis)}", fix=f"use `tl.{what}(0)`")
@@ -48,6 +53,9 @@ def _(*, axis: int, machine: Any, result: Tile) -> Any:
     return np.asarray(machine.program_id(axis), dt_numpy(result.dtype))
 
 
+program_id.sign_function = lambda op: True
+
+
 @program_id.lower
 def _(m: Any, op: Any) -> Any:
     return m.cast(m.program_id(op.attributes["axis"]), op.results[0].type.dtype)
@@ -62,6 +70,9 @@ def num_programs(axis: int) -> Value:
 @num_programs.reference
 def _(*, axis: int, machine: Any, result: Tile) -> Any:
     return np.asarray(machine.num_programs(axis), dt_numpy(result.dtype))
+
+
+num_programs.sign_function = lambda op: True
 
 
 @num_programs.lower
@@ -90,6 +101,9 @@ def _(op: Any) -> Facts:
 def _(op: Any) -> Span | None:
     value = op.attributes["value"]
     return Span((), value, value) if op.results[0].type.dtype.is_int else None
+
+
+constant_.sign_function = lambda op: op.results[0].type.dtype.is_int and op.attributes["value"] >= 0
 
 
 @constant_.lower
@@ -146,6 +160,9 @@ def _(op: Any) -> Facts:
 @arange.span
 def _(op: Any) -> Span:
     return Span((), op.attributes["start"], op.attributes["start"] + op.results[0].type.shape[0] - 1)
+
+
+arange.sign_function = lambda op: op.attributes["start"] >= 0
 
 
 @arange.lower

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Pointer, Value
 from gristmill.language.types import describe, is_number
 
 
@@ -23,6 +23,27 @@ class Structure:
     def with_parts(self, parts: tuple[Any, ...]) -> Structure:
         """The same with other tiles."""
         raise NotImplementedError
+
+
+class PointerType:
+    """What `pointer.dtype` is: its `element_ty` is what is pointed to."""
+
+    def __init__(self, pointer: Pointer):
+        self.element_ty = pointer.element
+        self.pointer = pointer
+
+    @property
+    def scalar(self) -> PointerType:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PointerType) and other.pointer == self.pointer
+
+    def __hash__(self) -> int:
+        return hash(self.pointer)
+
+    def __repr__(self) -> str:
+        return self.pointer.name
 
 
 def _children(value: Any) -> tuple[Any, ...] | None:

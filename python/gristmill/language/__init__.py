@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gristmill.compiler.ir import Pointer as pointer_type
 from gristmill.dtypes import bf16 as bfloat16
 from gristmill.dtypes import bool_ as int1
 from gristmill.dtypes import f8e4m3 as float8e4nv
@@ -43,5 +44,5 @@ __all__ = [
     "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
     "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
     "zeros", "zeros_like", "advance", "load_tensor_descriptor", "make_block_ptr", "make_tensor_descriptor",
-    "store_tensor_descriptor", "tensor",
+    "pointer_type", "store_tensor_descriptor", "tensor",
 ]  # fmt: skip

@@ -29,7 +29,7 @@ CASES = {case["id"]: case for case in PUBLIC.CASES}
 RUNNERS: dict[str, Callable[[Run, dict[str, Any]], dict[str, Any]]] = {}
 
 LANGUAGE = {
-    "R07": "argmax", "R13": "sort", "R15": "sort", "R42": "float8 casts", "R44": "make_block_ptr", "R72": "cumsum",
+    "R07": "argmax", "R13": "sort", "R15": "sort", "R72": "cumsum",
     "R75": "cumsum", "R80": "associative_scan", "R82": "associative_scan", "R105": "atomic_add", "R107": "atomic_add",
     "R109": "rand",
 }  # fmt: skip
@@ -180,6 +180,20 @@ def cast_to_bf16(run, d):
     got = compute(run, "x.to(tl.bfloat16)", dt.bf16, x=padded(d["x"]))
     assert got.dtype == bfloat16
     return {"y_bf16": got.view(np.uint16)[:13]}
+
+
+@runs("R42")
+def cast_to_e4m3(run, d):
+    return {"y_e4m3": compute(run, "x.to(tl.float8e4nv)", dt.f8e4m3, x=padded(d["x"])).view(np.uint8)[: len(d["x"])]}
+
+
+@runs("R44")
+def block_pointer_with_padding(run, d):
+    body = "p = tl.make_block_ptr(x_, (32,), (1,), (0,), (64,), (0,))"
+    load = "tl.load(p, boundary_check=(0,), padding_option='{}')"
+    return {
+        name: compute(run, load.format(name), dt.f32, body=body, size=d["block"], x=d["x"]) for name in ("nan", "zero")
+    }
 
 
 @runs("R46")

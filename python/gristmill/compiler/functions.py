@@ -13,6 +13,7 @@ from gristmill.compiler.op import ROWS, OpRow
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import KernelError
 from gristmill.language import elementwise as ew
+from gristmill.language.casts import cast
 from gristmill.language.iterate import constexpr, tensor
 from gristmill.language.structure import PointerType, leaves
 from gristmill.language.types import is_number
@@ -41,7 +42,7 @@ def _length(x: Any) -> int:
 
 def _convert(dtype_name: str, python: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def apply(x: Any) -> Any:
-        return ew.cast(x, parse_dtype(dtype_name)) if isinstance(x, Value) else python(x)
+        return cast(x, parse_dtype(dtype_name)) if isinstance(x, Value) else python(x)
 
     return apply
 

@@ -254,7 +254,7 @@ def _checked(op: Op, got: Any, type: Tile) -> Any:
         assert got.shape == type.shape, f"{op.name}: the reference gives pointers {got.shape}, not {type}"
         return got
     array = np.asarray(got)
-    if is_float8(type.dtype) and array.dtype == np.float32:
+    if isinstance(type.dtype, Dtype) and is_float8(type.dtype) and array.dtype == np.float32:
         array = to_float8(array, type.dtype)
     found, wanted = (array.shape, array.dtype), (type.shape, dt_numpy(type.dtype))
     assert found == wanted, f"{op.name}: the reference gives {array.dtype}{list(array.shape)}, not {type}"

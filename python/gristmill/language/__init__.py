@@ -18,6 +18,7 @@ from gristmill.dtypes import u8 as uint8
 from gristmill.dtypes import u16 as uint16
 from gristmill.dtypes import u32 as uint32
 from gristmill.dtypes import u64 as uint64
+from gristmill.language.casts import cast
 from gristmill.language.debug import static_assert
 from gristmill.language.descriptors import (
     advance,
@@ -27,7 +28,7 @@ from gristmill.language.descriptors import (
     store_tensor_descriptor,
 )
 from gristmill.language.elementwise import abs_ as abs
-from gristmill.language.elementwise import cast, clamp, div_rn, fma, maximum, minimum, where
+from gristmill.language.elementwise import clamp, div_rn, fma, maximum, minimum, where
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range, tensor
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh

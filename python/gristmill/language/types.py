@@ -55,7 +55,9 @@ def fits_dtype(number: int, dtype: Dtype) -> bool:
 def constant(number: bool | int | float, dtype: Dtype | None = None, shape: tuple[int, ...] = ()) -> Value:
     """Emit a constant tile."""
     dtype = dtype or literal_dtype(number)
-    if dtype.is_int and isinstance(number, int) and not fits_dtype(int(number), dtype):
+    if dtype.is_int and not math.isfinite(number):
+        raise KernelError(f"{number} is no integer", fix="use a number, or a floating dtype")
+    if dtype.is_int and not fits_dtype(int(number), dtype):
         raise KernelError(
             f"{number} is out of range for {dtype}", fix="use a value that fits, or cast the other operand"
         )
@@ -108,7 +110,7 @@ def _common_dtype(x: Any, y: Any, what: str, is_division: bool) -> Dtype:
         assert isinstance(other, Dtype)
         if _KIND_RANK[own.kind] <= _KIND_RANK[other.kind]:
             return _divided(other, is_division)
-        return _divided(dt.f32 if own.is_float else own, is_division)
+        return _promote(own, other, is_division, what)
     a, b = as_value(x, f"an operand of {what}").type.dtype, as_value(y, f"an operand of {what}").type.dtype
     assert isinstance(a, Dtype) and isinstance(b, Dtype)
     return _promote(a, b, is_division, what)

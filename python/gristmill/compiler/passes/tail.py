@@ -15,6 +15,7 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value
 from gristmill.compiler.op import Builder, building
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
+from gristmill.language.casts import cast
 from gristmill.language.types import constant
 
 
@@ -149,7 +150,7 @@ def _last_start(bound: Bound, induction: Value, like: Value) -> Value:
     for value in bound.terms:
         if value is not induction:
             result = ew.sub(result, value)
-    return ew.cast(result, like.type.dtype)
+    return cast(result, like.type.dtype)
 
 
 def _without_masks(block: Block, free: set[Value]) -> Block:

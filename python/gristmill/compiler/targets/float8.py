@@ -20,7 +20,7 @@ def resize(m: Any, x: V, dtype: Dtype) -> V:
     assert isinstance(x.dtype, Dtype)
     if x.dtype.bits == 8:
         single = _by_instruction(m, x) if m.has_float8 else _to_single(m, x)
-        return single if dtype == dt.f32 else m.cast(single, dtype)  # type: ignore[no-any-return]
+        return single if dtype == dt.f32 else m.cast(single, dtype)
     if x.dtype == dt.f64:
         x = m.round_to_odd(x)
     x = m.cast(x, dt.f32)
@@ -32,7 +32,7 @@ def _to_single(m: Any, x: V) -> V:
     byte = m.bitcast(x, dt.u8)
     if x.dtype == dt.f8e5m2:  # the upper half of an f16
         half = m.shift_left(m.cast(byte, dt.u16), m.constant(dt.u16, 8))
-        return m.cast(m.bitcast(half, dt.f16), dt.f32)  # type: ignore[no-any-return]
+        return m.cast(m.bitcast(half, dt.f16), dt.f32)
     word = m.cast(byte, dt.u32)
     c = lambda value: m.constant(dt.u32, value)  # noqa: E731
     size = m.bit_and(word, c(0x7F))
@@ -41,7 +41,7 @@ def _to_single(m: Any, x: V) -> V:
     value = m.bitcast(m.multiply(small, m.constant(dt.f32, 2.0**120)), dt.u32)
     value = m.select(m.compare("==", size, c(NAN_BITS)), c(0x7FC00000), value)
     sign = m.shift_left(m.bit_and(word, c(0x80)), c(24))
-    return m.bitcast(m.bit_or(value, sign), dt.f32)  # type: ignore[no-any-return]
+    return m.bitcast(m.bit_or(value, sign), dt.f32)
 
 
 def _from_single(m: Any, x: V, dtype: Dtype) -> V:
@@ -60,7 +60,7 @@ def _from_single(m: Any, x: V, dtype: Dtype) -> V:
     code = m.minimum(m.select(is_normal, normal, denormal), c(LARGEST_BITS[dtype.name]))
     signed = m.bit_or(code, m.bit_and(m.shift_right(word, c(24)), c(0x80)))
     result = m.select(m.compare("!=", x, x), c(NAN_BITS), signed)
-    return m.bitcast(m.cast(result, dt.u8), dtype)  # type: ignore[no-any-return]
+    return m.bitcast(m.cast(result, dt.u8), dtype)
 
 
 def _by_instruction(m: Any, x: V) -> V:
@@ -68,11 +68,11 @@ def _by_instruction(m: Any, x: V) -> V:
     pair = m.cast(m.bitcast(x, dt.u8), dt.u16)
     text = f'call <2 x half> asm "cvt.rn.f16x2.{PTX_NAMES[x.dtype.name]} $0, $1;", "=r,h"(i16 {pair.text})'
     both = m.emit(text, dt.f16, 2)
-    return m.cast(m.emit(f"extractelement {m.typed(both)}, i32 0", dt.f16), dt.f32)  # type: ignore[no-any-return]
+    return m.cast(m.emit(f"extractelement {m.typed(both)}, i32 0", dt.f16), dt.f32)
 
 
 def _by_instruction_from(m: Any, x: V, dtype: Dtype) -> V:
     zero = m.constant(dt.f32, 0.0).text
     name = f"cvt.rn.satfinite.{PTX_NAMES[dtype.name]}.f32"
     pair = m.emit(f'call i16 asm "{name} $0, $2, $1;", "=h,f,f"({m.typed(x)}, float {zero})', dt.u16)
-    return m.bitcast(m.cast(pair, dt.u8), dtype)  # type: ignore[no-any-return]
+    return m.bitcast(m.cast(pair, dt.u8), dtype)

@@ -33,7 +33,7 @@ def _two_loops(loop: For, factor: int, made: dict[Value, Statement]) -> list[Sta
             distance = ew.where(ew.gt(upper, lower), ew.sub(upper, lower), 0)
             middle = ew.add(lower, ew.mul(ew.floordiv(distance, wide), wide))
     results = [Value(v.type, v.name) for v in loop.results]
-    body = _repeated(loop, step, factor)
+    body = _repeated(loop, step, factor, made)
     many = For([lower, middle, wide, *initial], body, results, dict(loop.attributes), loop.position)
     rest = For([middle, upper, step, *results], loop.body, loop.results, dict(loop.attributes), loop.position)
     return [*start.statements, many, rest]
@@ -54,14 +54,19 @@ def _number(value: Value, made: dict[Value, Statement]) -> int | None:
     return statement.attributes.get("value") if isinstance(statement, Op) and not statement.operands else None
 
 
-def _repeated(loop: For, step: Value, factor: int) -> Block:
+def _times(step: Value, i: int, made: dict[Value, Statement]) -> Value:
+    number = _number(step, made)
+    return ew.mul(step, i) if number is None else constant(number * i, step.type.dtype)  # type: ignore[arg-type]
+
+
+def _repeated(loop: For, step: Value, factor: int, made: dict[Value, Statement]) -> Block:
     """A body of `factor` steps."""
     index, *carried = loop.body.arguments
     new = Block([Value(v.type, v.name) for v in loop.body.arguments])
     values = list(new.arguments[1:])
     for i in range(factor):
         with building(Builder(new)):
-            at = new.arguments[0] if i == 0 else ew.add(new.arguments[0], ew.mul(step, i))
+            at = new.arguments[0] if i == 0 else ew.add(new.arguments[0], _times(step, i, made))
         mapping: Mapping = {index: at, **dict(zip(carried, values, strict=True))}
         copy = clone_block(Block([], loop.body.statements, loop.body.yields), mapping)
         new.statements += copy.statements

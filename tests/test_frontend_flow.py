@@ -160,7 +160,11 @@ def test_loop_counts_down_over_the_whole_range_of_its_dtype(run):
     """
     same(compute(run, "steps", dt.i32, body=body, size=1, n=2**31 - 1), 3)
     same(compute(run, "last", dt.i32, body=body, size=1, n=2**31 - 1), -1)
-    unsigned = "total = tl.zeros((), tl.uint32)\nfor i in range(tl.full((), 3, tl.uint32), tl.full((), 0, tl.uint32), -1):\n    total += i"
+    unsigned = """
+    total = tl.zeros((), tl.uint32)
+    for i in range(tl.full((), 3, tl.uint32), tl.full((), 0, tl.uint32), -1):
+        total += i
+    """
     same(compute(run, "total", dt.u32, body=unsigned, size=1), 6)
 
 

@@ -7,7 +7,10 @@ import math
 import operator
 import types
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
+
+import numpy as np
 
 from gristmill.compiler.attributes import BoundMethod, BoundRow, attribute_of
 from gristmill.compiler.functions import BUILTINS, holds_tiles, is_builtin
@@ -82,7 +85,9 @@ def _name(scope: Scope, node: ast.Name) -> Any:
 
 
 def unwrap(found: Any) -> Any:
-    """What a `tl.constexpr` holds; anything else as it is."""
+    """What a `tl.constexpr` or a number of numpy holds; anything else as it is."""
+    if isinstance(found, np.generic):
+        return found.item()
     return found.value if type(found).__name__ == "constexpr" and hasattr(found, "value") else found
 
 
@@ -206,9 +211,9 @@ def _compare_pair(scope: Scope, kind: ast.cmpop, left: Any, right: Any) -> Any:
 
 
 def _compare_tuples(scope: Scope, kind: ast.cmpop, left: tuple[Any, ...], right: tuple[Any, ...]) -> Any:
-    is_equal: Any = len(left) == len(right)
-    for a, b in zip(left, right, strict=False):
-        is_equal = _both(is_equal, _compare_pair(scope, ast.Eq(), a, b)) if is_equal is not False else False
+    parts = [len(left) == len(right)]
+    parts += [_compare_pair(scope, ast.Eq(), a, b) for a, b in zip(left, right, strict=False)]
+    is_equal = False if any(part is False for part in parts) else reduce(_both, parts)
     if isinstance(kind, ast.Eq):
         return is_equal
     return bits.invert(is_equal) if isinstance(is_equal, Value) else not is_equal
@@ -379,8 +384,8 @@ _CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, 
 
 
 def _named_expression(scope: Scope, node: ast.NamedExpr) -> Any:
-    value = decay(evaluate_declared(scope, node.value))
-    scope.names[node.target.id] = value
+    value = evaluate_declared(scope, node.value)
+    scope.names[node.target.id] = decay(value)
     scope.removed.pop(node.target.id, None)
     return unwrap(value)
 

@@ -322,6 +322,14 @@ class Threads(ThreadMachine):
                 found ^= (self.index >> start + i & 1) * number
         return Numbers(found, dtype)
 
+    def is_thread(self, lane_bits, warp_bits, block_bits):
+        bits = [*lane_bits, *(LANE_BITS + i for i in warp_bits)]
+        assert not block_bits
+        return Numbers((self.index & sum(1 << i for i in bits)) == 0, dt.bool_)
+
+    def select(self, condition, x, y):
+        return Numbers(np.where(condition.each, x.each, y.each), x.dtype)
+
     def constant(self, dtype, number):
         return Numbers(np.full_like(self.index, number), dtype)
 
@@ -424,11 +432,29 @@ def assert_reduces(layout: Layout, axis: int) -> None:
     machine = Threads(layout)
     array = np.random.default_rng(0).integers(0, 1000, layout.shape)
     op = SimpleNamespace(results=[machine.place(layout.slice(axis))])
-    total = machine.reduce(op, load(layout, array), axis, machine.add, (dt.i32, 0))
+    (total,) = machine.reduce(op, [load(layout, array)], axis, lambda a, b: [machine.add(a[0], b[0])])
     if len(layout.shape) == 1:
         assert (total.each == array.sum()).all()
     else:
         assert_holds(total, array.sum(axis))
+
+
+@given(shapes, warps, st.booleans(), st.data())
+def test_scan_gives_every_holder_what_comes_before(shape, num_warps, reverse, data):
+    """By a function that does not commute: 10 a + b, as digits are read."""
+    layout = data.draw(layouts_of(shape, num_warps, are_units=True))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    machine = Threads(layout)
+    array, one = np.random.default_rng(0).integers(0, 10, shape), np.ones(shape, int)
+
+    def read(a, b):
+        return [Numbers((a[0].each * b[1].each + b[0].each) % 9973), Numbers(a[1].each * b[1].each % 9973)]
+
+    op = SimpleNamespace(results=[machine.place(layout), machine.place(layout)])
+    got, _ = machine.scan(op, [load(layout, array), load(layout, 10 * one)], axis, read, reverse=reverse)
+    digits = np.moveaxis(np.flip(array, axis) if reverse else array, axis, 0)
+    want = np.array(list(itertools.accumulate(digits, lambda a, b: (10 * a + b) % 9973)))
+    assert_holds(got, np.flip(np.moveaxis(want, 0, axis), axis) if reverse else np.moveaxis(want, 0, axis))
 
 
 @given(any_layouts(), st.data())

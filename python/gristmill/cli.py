@@ -32,6 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
     _add_explain(commands)
+    ops = _add(commands, "ops", list_operations, "list the operations of the language")
+    ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
     _add_report(commands, "info", show_info, "show which images a wheel holds")
     _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
@@ -99,6 +101,22 @@ def run_build(options: argparse.Namespace) -> None:
         workers=options.workers or count_workers(),
     )
     build_module(settings)
+
+
+def list_operations(options: argparse.Namespace) -> None:
+    """Print every operation of the language."""
+    import json
+
+    from gristmill.compiler.catalogue import as_json, operations
+
+    found = operations()
+    if options.json:
+        print(json.dumps(as_json(found), indent=1))
+        return
+    width = max(len(o.name) for o in found)
+    for o in found:
+        print(f"{o.family:12} {o.name:{width}}  {' '.join(o.dtypes)}")
+    print(f"{len(found)} operations")
 
 
 def explain(options: argparse.Namespace) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from gristmill.errors import KernelError
 from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
 from gristmill.language.index import set_index_dtype
 from gristmill.language.structure import describe_structure
-from gristmill.language.types import is_number
+from gristmill.language.types import describe, is_number
 
 
 def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
@@ -35,6 +36,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     set_index_dtype(index)
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **dict(specialisation.constants), **parameters}
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
+    builder.inline = lambda function, arguments: inline(scope, _plain(function), list(arguments), {})
     with building(builder):
         returned = execute_function(scope, scope.source.tree.body)
     if returned is not None:
@@ -96,3 +98,11 @@ def _check_constants(function: Callable[..., Any], bound: inspect.BoundArguments
         if is_constexpr(parameter.annotation) and holds_tiles(value) and not is_number(value):
             what = f"{function.__name__}(): `{name}` must be known at build time, got {describe_structure(value)}"
             raise KernelError(what, fix="pass a literal or a `gm.constexpr` parameter, or drop the annotation")
+
+
+def _plain(function: Any) -> Callable[..., Any]:
+    """The Python function of an author's helper, marked or not."""
+    found = getattr(function, "function", function)
+    if not isinstance(found, types.FunctionType):
+        raise KernelError(f"{describe(function)} is no helper function", fix="pass a function of the kernel's module")
+    return found

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.compiler.frontend import build
-from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While, clone_block, walk
 from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
@@ -177,6 +177,10 @@ class _Program:
         self.values.update(zip(block.arguments, arguments, strict=True))
         return self.run(block)
 
+    def combine(self, block: Block, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+        """Run a block that combines two elements on arrays of first and of second ones."""
+        return self.enter(lifted(block, first[0].shape), [*first, *second])
+
     def program_id(self, axis: int) -> int:
         return self.program[axis]
 
@@ -188,8 +192,7 @@ class _Program:
         wanted = _wanted(op.row.reference_function)
         if "result" in wanted:
             named["result"] = op.results[0].type
-        if "machine" in wanted:
-            named["machine"] = self
+        named |= {name: thing for name, thing in (("machine", self), ("op", op)) if name in wanted}
         try:
             got = op.row.reference_function(*self.operands(op), **named)
         except InterpreterError as error:
@@ -241,6 +244,15 @@ _HANDLERS: dict[type, Callable[[_Program, Any], list[Any]]] = {
     While: _Program.repeat,
     If: _Program.choose,
 }
+
+
+@cache
+def lifted(block: Block, shape: tuple[int, ...]) -> Block:
+    """The block on tiles of a shape instead of scalars; it only computes element by element."""
+    copy = clone_block(block, {})
+    for value in (*copy.arguments, *(v for statement in walk(copy) for v in statement.results)):
+        value.type = value.type.with_shape(shape)
+    return copy
 
 
 @cache

@@ -23,7 +23,7 @@ class Pointer:
     def name(self) -> str:
         return f"ptr<{self.element.name}>"
 
-    bits = 64
+    bits, itemsize = 64, 8
     is_float = is_int = is_signed = False
 
 
@@ -264,7 +264,8 @@ def _clone_statement(statement: Statement, mapping: Mapping, change: Any) -> Sta
             mapping[statement.results[0]] = replacement
             return None
         results = [_fresh(v, mapping) for v in statement.results]
-        return Op(statement.row, operands, dict(statement.attributes), results, statement.position)
+        inner = tuple(clone_block(block, mapping, change) for block in statement.blocks)
+        return Op(statement.row, operands, dict(statement.attributes), results, statement.position, inner)
     blocks = [clone_block(block, mapping, change) for block in statement.blocks]
     results = [_fresh(v, mapping) for v in statement.results]
     make: Callable[..., Statement] = type(statement)
@@ -339,7 +340,7 @@ class _Printer:
         text = f"{statement.name} {', '.join(operands)}".rstrip()
         results = self.typed(statement.results)
         self.lines.append(indent + (f"{results} = {text}" if results else text))
-        for keyword, block in zip(_KEYWORDS[statement.name], statement.blocks, strict=True) if statement.blocks else ():
+        for keyword, block in zip(_KEYWORDS.get(statement.name, ("by",)), statement.blocks, strict=False):
             self.lines.append(f"{indent}{keyword}({self.typed(block.arguments)}):")
             self.block(block, indent + "  ")
 

@@ -14,6 +14,8 @@ from typing import Any
 from gristmill.compiler.ir import Block, Op, Pointer, Value
 from gristmill.dtypes import Dtype
 
+Combine = Callable[[Sequence["V"], Sequence["V"]], Sequence["V"]]  # two elements, each of one or several tiles, to one
+
 
 class V:
     """A register: `text` names it in emitted code, `lanes` is 0 for a scalar and the length of a vector otherwise."""
@@ -189,8 +191,36 @@ class Machine(ABC):
     def store(self, op: Op, pointers: Any, value: Any, mask: Any | None) -> None: ...
 
     @abstractmethod
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
-        """Combine the elements along `axis`; `identity` is (dtype, number) with combine(number, x) = x."""
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        """Combine the elements along `axis` in any order; `identities` are (dtype, number) that change nothing."""
+
+    @abstractmethod
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        """Combine each element with all before it along `axis`, in order; `reverse`: with all after it, last first."""
+
+    @abstractmethod
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        """Pairs along a new last axis."""
+
+    @abstractmethod
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        """The halves of the pairs along the last axis."""
+
+    @abstractmethod
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        """Element i along `axis` is element i ^ mask."""
+
+    @abstractmethod
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        """The elements at `places` along `axis`."""
+
+    @abstractmethod
+    def histogram(self, result: Value, tile: Any, mask: Any | None) -> Any:
+        """How many elements equal 0, 1, ...; i32."""
+
+    @abstractmethod
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        """The matrix product of the last two axes, added to `acc`, in its dtype."""
 
     # -- statements
 

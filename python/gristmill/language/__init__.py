@@ -32,18 +32,36 @@ from gristmill.language.elementwise import clamp, div_rn, fma, maximum, minimum,
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range, tensor
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
+from gristmill.language.matrix import dot
 from gristmill.language.memory import load, store
+from gristmill.language.rearrange import (
+    cat,
+    flip,
+    gather,
+    histogram,
+    interleave,
+    join,
+    ravel,
+    sort,
+    split,
+    swizzle2d,
+    topk,
+)
+from gristmill.language.reduce import argmax, argmin, reduce, reduce_or, xor_sum
 from gristmill.language.reduce import max_ as max
 from gristmill.language.reduce import min_ as min
 from gristmill.language.reduce import sum_ as sum
+from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
 
 __all__ = [
-    "abs", "arange", "bfloat16", "broadcast", "broadcast_to", "cast", "cdiv", "ceil", "clamp", "constexpr", "div_rn",
-    "exp", "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
-    "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2", "max", "maximum", "min", "minimum",
-    "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
-    "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
-    "zeros", "zeros_like", "advance", "load_tensor_descriptor", "make_block_ptr", "make_tensor_descriptor",
-    "pointer_type", "store_tensor_descriptor", "tensor",
+    "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "bfloat16", "broadcast", "broadcast_to", "cast",
+    "cat", "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "div_rn", "dot", "exp", "exp2", "expand_dims",
+    "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
+    "histogram", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load", "load_tensor_descriptor",
+    "log", "log2", "make_block_ptr", "make_tensor_descriptor", "max", "maximum", "min", "minimum", "num_programs",
+    "permute", "pointer_type", "program_id", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid",
+    "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_range", "store", "store_tensor_descriptor", "sum",
+    "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16", "uint32", "uint64", "uint8", "where", "xor_sum", "zeros",
+    "zeros_like",
 ]  # fmt: skip

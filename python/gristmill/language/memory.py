@@ -76,7 +76,7 @@ def _hint(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     return str(value)
 
 
-@op("memory", kind="tile", effect="read")
+@op("memory", kind="tile", effect="read", goes_by_register=True)
 def load(
     pointer: Any,
     mask: Any = None,
@@ -129,7 +129,7 @@ def _(m: Any, op: Any, pointers: Any, mask: Any = None, other: Any = None) -> An
     return m.load(op, pointers, mask, other)
 
 
-@op("memory", kind="tile", effect="write")
+@op("memory", kind="tile", effect="write", goes_by_register=True)
 def store(
     pointer: Any,
     value: Any,

@@ -32,7 +32,7 @@ def _share(block: Block, known: dict[Any, Value], same: dict[Value, Value]) -> N
 
 def _key(op: Op) -> Any:
     attributes = tuple(sorted((k, repr(v)) for k, v in op.attributes.items()))
-    return op.row.name, tuple(map(id, op.operands)), attributes, op.results[0].type
+    return op.row.name, tuple(map(id, (*op.operands, *op.blocks))), attributes, op.results[0].type
 
 
 def _drop(block: Block, needed: set[Value]) -> set[Value]:

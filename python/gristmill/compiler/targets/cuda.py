@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets.cuda_shared import SHARED, SharedMemory
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.dtypes import Dtype
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
-SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
 Values = dict[Value, V | Held]
 FixedBits = tuple[tuple[int, int], ...]
 Test = Callable[[Values], V]
@@ -36,7 +36,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
         self.arrival: list[str] = []
-        self.shared_bytes = 0
+        self.memory = SharedMemory()
         self.has_float8 = function.has_clusters  # both came with sm_89 and sm_90; there is no target between
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
@@ -63,7 +63,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
-        body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
+        code = map(self.memory.placed, (*self.prologue, *self.lines))
+        body = [head, "entry:", *code, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
@@ -199,17 +200,21 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
-    def shared(self, dtype: Dtype, elements: int) -> V:
-        start = -(-self.shared_bytes // 16) * 16
-        self.shared_bytes = start + elements * dtype.itemsize
-        return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {start})", Pointer(dtype))
+    @property
+    def shared_bytes(self) -> int:
+        return self.memory.total_bytes
+
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
+        return self.memory.lasting(dtype, elements)
+
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
+        return self.memory.exchange(self, dtypes, elements)
 
     def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
-        assert isinstance(dtype, Dtype)
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
         return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
-    def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
+    def _shared_address(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
         return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
@@ -218,15 +223,19 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return cuda_cluster.from_blocks(self, own)
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
-        assert isinstance(x.dtype, Dtype)
         stored = self.cast(x, dt.u8) if x.dtype == dt.bool_ else x
         self.say(f"store {self.typed(stored)}, {self._shared_address(memory, index, x.dtype)}")
 
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V:
         address = self._shared_address(memory, index, dtype)
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
+
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        place = self.emit(f"ptrtoint {self._shared_place(memory, index, x.dtype)} to i32", dt.i32)
+        operands = ", ".join(map(self.typed, (place, x, guard or self.constant(dt.bool_, True))))
+        self.say(f'call void asm sideeffect "@$2 red.shared.add.u32 [$0], $1;", "r,r,b,~{{memory}}"({operands})')
 
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
         kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]

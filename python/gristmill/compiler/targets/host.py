@@ -11,8 +11,8 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
-from gristmill.compiler.machine import V
-from gristmill.compiler.targets import Target, host_loops, host_memory
+from gristmill.compiler.machine import Combine, V
+from gristmill.compiler.targets import Target, host_folds, host_loops, host_memory, host_moves
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
 from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
@@ -236,15 +236,37 @@ class HostMachine(LlvmMachine):
         if not kept.is_stored:
             host_loops.sweep(self, kept.shape, [kept], lambda i: self.at(kept, i))
 
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any = None) -> Any:
-        self.settle([tile])
-        return host_loops.reduce(self, op, tile, axis, combine, identity)
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        self.settle(tiles)
+        return host_folds.reduce(self, op, tiles, axis, combine, identities)
+
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        return host_moves.join(self, result, x, y)
+
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        return list(host_moves.split(self, results, tile))
+
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        return host_moves.exchange(self, result, tile, axis, mask)
+
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        return host_moves.gather(self, result, tile, places, axis)
+
+    def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
+        return host_moves.histogram(self, result, tile, mask)
+
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return host_moves.dot(self, result, a, b, acc)
+
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        self.settle(tiles)
+        return host_folds.scan(self, op, tiles, axis, combine, reverse)
 
     # -- statements
 
     def run_op(self, op: Op, values: dict[Value, Any]) -> None:
         super().run_op(op, values)
-        for value in op.results[:1]:
+        for value in op.results:
             if value in self.kept and isinstance(values[value], Lazy):
                 values[value] = Kept(value.type.shape, values[value], self.buffer(value))
                 self.waiting.append(values[value])

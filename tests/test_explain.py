@@ -80,12 +80,16 @@ WRONG = {
         "there is no kernel `softmin`",
         "use one of softmax_forward, softmax_backward",
     ),
-    "no such stage": ({"stage": "sass"}, "there is no stage `sass` for sm_90a", "use one of tile, simplify,"),
+    "no such stage": (
+        {"stage": "sass"},
+        "there is no stage `sass` for sm_90a",
+        "use one of tile, unroll, carried, signs, simplify,",
+    ),
     "stage of another machine": ({"stage": "object"}, "there is no stage `object` for sm_90a", "ptx"),
     "tiles held in shared memory on the host": (
         {"stage": "hold", "target": "x86-64-v3"},
         "there is no stage `hold` for x86-64-v3",
-        "use one of tile, simplify,",
+        "use one of tile, unroll, carried, signs, simplify,",
     ),
     "layout on the host": (
         {"stage": "layout", "target": "x86-64-v3"},

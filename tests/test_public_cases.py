@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+import public_folds  # noqa: F401  (registers what runs its cases)
 from gristmill import dtypes as dt
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.errors import GristmillError
 from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
+from public_runs import RUNNERS, padded, runs
 
 
 def load_cases() -> ModuleType:
@@ -27,10 +28,9 @@ def load_cases() -> ModuleType:
 
 PUBLIC = load_cases()
 CASES = {case["id"]: case for case in PUBLIC.CASES}
-RUNNERS: dict[str, Callable[[Run, dict[str, Any]], dict[str, Any]]] = {}
 
 LANGUAGE = {
-    "R42": "float8 casts", "R44": "make_block_ptr", "R109": "rand",
+    "R109": "rand",
 }  # fmt: skip
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
@@ -44,14 +44,6 @@ ELSEWHERE = {
     "R129": "stream capture", "R133": "threads", "R135": "the build", "R137": "the build", "R139": "the build",
     "R141": "the installed wheel", "R143": "the installed wheel", "R145": "the installed wheel",
 }  # fmt: skip
-
-
-def runs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        RUNNERS[name] = function
-        return function
-
-    return register
 
 
 OTHERWISE_ON_CUDA = {"R38": "exp2 is 0 where its result is denormal, as it says"}
@@ -163,13 +155,6 @@ def layer_norm_of_wide_rows(run, d):
 # ---- the language --------------------------------------------------------------------------------------------------
 
 
-def padded(values: Any, dtype: Any = None) -> np.ndarray:
-    """Return the values followed by ones up to a power of two."""
-    values = np.asarray(values, dtype)
-    size = 1 << (len(values) - 1).bit_length()
-    return np.concatenate([values, np.ones(size - len(values), values.dtype)])
-
-
 @runs("R11")
 def minus(run, d):
     return {"y": compute(run, "-x", x=d["x"])}
@@ -185,6 +170,20 @@ def cast_to_bf16(run, d):
     got = compute(run, "x.to(tl.bfloat16)", dt.bf16, x=padded(d["x"]))
     assert got.dtype == bfloat16
     return {"y_bf16": got.view(np.uint16)[:13]}
+
+
+@runs("R42")
+def cast_to_e4m3(run, d):
+    return {"y_e4m3": compute(run, "x.to(tl.float8e4nv)", dt.f8e4m3, x=padded(d["x"])).view(np.uint8)[: len(d["x"])]}
+
+
+@runs("R44")
+def block_pointer_with_padding(run, d):
+    body = "p = tl.make_block_ptr(x_, (32,), (1,), (0,), (64,), (0,))"
+    load = "tl.load(p, boundary_check=(0,), padding_option='{}')"
+    return {
+        name: compute(run, load.format(name), dt.f32, body=body, size=d["block"], x=d["x"]) for name in ("nan", "zero")
+    }
 
 
 @runs("R46")
@@ -398,79 +397,6 @@ def constant_of_the_module(run, d):
     for factor in (d["before"], d["after"]):
         y = compute(run, "x * FACTOR", head=f"FACTOR = tl.constexpr({factor})", x=d["x"])
     return {"y": y}
-
-
-# ---- reductions, scans and sorts
-
-
-@runs("R07")
-def argmax_beside_nan(run, d):
-    x = np.ascontiguousarray(d["x"]).ravel()
-    return {"i": compute(run, "tl.argmax(tl.reshape(x, (4, 4)), 1)", "i32", size=4, x=x)}
-
-
-@runs("R13")
-def stable_sort_with_indices(run, d):
-    """Each element goes to the number of those before it: larger ones, and equal ones that stand earlier."""
-    source = """
-    @gm.kernel(grid=1)
-    def k(x: gm.ptr[gm.f16], values: gm.ptr[gm.f16], index: gm.ptr[gm.i32], n: gm.size["x"]):
-        i = tl.arange(0, 8)
-        v = tl.load(x + i, mask=i < n, other=-float("inf"))
-        is_before = (v[:, None] > v[None, :]) | ((v[:, None] == v[None, :]) & (i[:, None] < i[None, :]))
-        place = tl.sum(is_before.to(tl.int32), 0)
-        tl.store(values + place, v, mask=i < n)
-        tl.store(index + place, i, mask=i < n)
-    """
-    values, index = np.zeros(7, np.float16), np.full(7, -1, np.int32)
-    run(kernel_of(source), None, d["x"], values, index)
-    ordered = compute(run, "tl.sort(x, descending=True)", x=np.append(d["x"], np.float16(-np.inf)))
-    assert (ordered[:7] == values).all()
-    return {"values": values, "index": index}
-
-
-@runs("R15")
-def sort_with_nan_of_either_sign(run, d):
-    x = np.concatenate([d["x"], np.full(96, np.nan, np.float32)])
-    return {"y": compute(run, "tl.sort(x)", x=x)[:160]}
-
-
-@runs("R72")
-def cumulative_sums_of_ones(run, d):
-    body = "y = x\nfor i in range(2):\n    y = tl.cumsum(x, 0)"
-    return {name: compute(run, "y", body=body, x=padded(x))[: len(x)] for name, x in d.items()}
-
-
-@runs("R75")
-def cumulative_sums_of_many_rows(run, d):
-    source = """
-    @gm.kernel(grid=lambda m: gm.cdiv(m, 1024))
-    def k(x: gm.ptr[gm.i32], y: gm.ptr[gm.i32], m: gm.shape["x", 0]):
-        row = tl.program_id(0) * 1024 + tl.arange(0, 1024)[:, None]
-        column = tl.arange(0, 4)[None, :]
-        place, keep = row * 3 + column, (row < m) & (column < 3)
-        tl.store(y + place, tl.cumsum(tl.load(x + place, mask=keep), 1), mask=keep)
-    """
-    y = np.zeros_like(d["x"])
-    run(kernel_of(source), None, d["x"], y)
-    return {"y": y}
-
-
-@runs("R80")
-def reverse_scan_of_pairs(run, d):
-    head = "def then(f, x, g, y):\n    return f * g, g * x + y"
-    body = "f, y = tl.associative_scan((a, x), 0, then, reverse=True)"
-    shift = {"a": np.roll(padded(d["a"]), 28), "x": np.roll(padded(d["b"]), 28)}
-    return {name: compute(run, key, head=head, body=body, **shift)[28:] for name, key in (("f", "f"), ("x", "y"))}
-
-
-@runs("R82")
-def scan_by_what_is_not_associative(run, d):
-    head = "def halved(a, b):\n    return a / 2 + b\n\ndef weighted(w, x, v, y):\n    return w * v, x * v + y"
-    first, second = (compute(run, "tl.associative_scan(x, 0, halved)", head=head, x=d["x"]) for _ in range(2))
-    assert (first == second).all()
-    body = "w, y = tl.associative_scan((x * 0.5, x), 0, weighted)"
-    assert compute(run, "y", head=head, body=body, x=d["x"])[:3].tolist() == [1, 1.5, 1.75]
 
 
 def test_every_case_is_run_or_says_what_it_needs():

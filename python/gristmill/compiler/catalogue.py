@@ -23,6 +23,7 @@ from gristmill.specialisation import VARIANTS
 
 MACHINES = ("interpreter", "host", "simt")
 EXAMPLES = {
+    "advance": "tl.advance(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)), (1,))",
     "arange": "tl.arange(0, 16)",
     "argmax": "tl.argmax(x, 0)",
     "argmin": "tl.argmin(x, 0)",
@@ -36,6 +37,9 @@ EXAMPLES = {
     "gather": "tl.gather(x, tl.arange(0, 16), 0)",
     "histogram": "tl.histogram(x, 8)",
     "load": "tl.load(p + tl.arange(0, 16))",
+    "load_tensor_descriptor": "tl.load_tensor_descriptor(tl.make_tensor_descriptor(p, [n], [1], [16]), [0])",
+    "make_block_ptr": "tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,))",
+    "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16])",
     "num_programs": "tl.num_programs(0)",
     "permute": "tl.permute(tl.reshape(x, (4, 4)), 1, 0)",
     "program_id": "tl.program_id(0)",
@@ -45,6 +49,7 @@ EXAMPLES = {
     "split": "tl.split(tl.reshape(x, (8, 2)))",
     "static_assert": "tl.static_assert(True)",
     "store": "tl.store(p + tl.arange(0, 16), x)",
+    "store_tensor_descriptor": "tl.store_tensor_descriptor(tl.make_tensor_descriptor(p, [n], [1], [16]), [0], x)",
     "swizzle2d": "tl.swizzle2d(x, x, 4, 4, 2)",
     "topk": "tl.topk(x, 4)",
     "trans": "tl.trans(tl.reshape(x, (4, 4)))",

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import math
 import operator
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
-from gristmill.compiler.ir import Block, If, Pointer, Value
-from gristmill.compiler.op import COMPOSITES, ROWS, Composite, OpRow, emit
+import numpy as np
+
+from gristmill.compiler.attributes import BoundMethod, BoundRow, attribute_of
+from gristmill.compiler.functions import BUILTINS, holds_tiles, is_builtin
+from gristmill.compiler.ir import Value
+from gristmill.compiler.merge import Join
+from gristmill.compiler.op import ROWS, Composite, OpRow
 from gristmill.compiler.scope import Scope
-from gristmill.compiler.widening import meet
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
 from gristmill.language import bits, index, shape
 from gristmill.language import elementwise as ew
-from gristmill.language.types import as_value, constant, describe, is_number
+from gristmill.language.structure import Structure
+from gristmill.language.types import constant, describe, is_number
 
 Evaluate = Callable[[Scope, Any], Any]
 
 
 def evaluate(scope: Scope, node: ast.expr) -> Any:
     """Return the tile or compile-time object that an expression stands for."""
+    return unwrap(evaluate_declared(scope, node))
+
+
+def evaluate_declared(scope: Scope, node: ast.expr) -> Any:
+    """As `evaluate`, but `tl.constexpr(3)` stays what it is, so that a name may keep it."""
     handler = _HANDLERS.get(type(node))
     with scope.at(node):
         if handler is None:
@@ -41,7 +51,6 @@ _INSTEAD = {
     "DictComp": ("a comprehension", "write a loop over `tl.static_range`"),
     "Dict": ("a dictionary", "use names or a tuple"),
     "Set": ("a set", "use a tuple"),
-    "NamedExpr": ("`:=`", "assign in a statement of its own"),
     "Yield": ("`yield`", "store the result to a pointer"),
     "YieldFrom": ("`yield`", "store the result to a pointer"),
     "Await": ("`await`", "leave it out"),
@@ -73,11 +82,20 @@ def _constant(scope: Scope, node: ast.Constant) -> Any:
 
 
 def _name(scope: Scope, node: ast.Name) -> Any:
-    return _unwrap(scope.lookup(node.id))
+    return unwrap(scope.lookup(node.id))
 
 
-def _unwrap(found: Any) -> Any:
+def unwrap(found: Any) -> Any:
+    """What a `tl.constexpr` or a number of numpy holds; anything else as it is."""
+    if isinstance(found, np.generic):
+        return found.item()
     return found.value if type(found).__name__ == "constexpr" and hasattr(found, "value") else found
+
+
+def is_constexpr(annotation: Any) -> bool:
+    """Whether an annotation says that a value is known at build time."""
+    is_text = isinstance(annotation, str) and annotation.rpartition(".")[2] == "constexpr"
+    return is_text or getattr(annotation, "__name__", type(annotation).__name__) == "constexpr"
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -132,6 +150,10 @@ def _binary(scope: Scope, node: ast.BinOp) -> Any:
 
 def binary(scope: Scope, kind: type, left: Any, right: Any) -> Any:
     """Apply a binary operator to tiles or compile-time objects."""
+    for operand in (left, right):
+        if isinstance(operand, Structure):
+            fix = "use `tl.advance` to move a block pointer, or compute with what you load"
+            raise KernelError(f"operators take tiles, not a {operand.word}", fix=fix)
     if not isinstance(left, Value) and not isinstance(right, Value):
         python = operator.pow if kind is ast.Pow else BINARY[kind][1] if kind in BINARY else None
         if python is None:
@@ -146,7 +168,7 @@ def binary(scope: Scope, kind: type, left: Any, right: Any) -> Any:
 def _unary(scope: Scope, node: ast.UnaryOp) -> Any:
     operand = evaluate(scope, node.operand)
     if not isinstance(operand, Value):
-        return _UNARY_PYTHON[type(node.op)](operand)
+        return _compile_time(scope, _UNARY_PYTHON[type(node.op)], operand)
     if isinstance(node.op, ast.Not):
         return bits.invert(as_bool(operand))
     if isinstance(node.op, ast.USub):
@@ -184,7 +206,18 @@ def _compare_pair(scope: Scope, kind: ast.cmpop, left: Any, right: Any) -> Any:
         if not all(isinstance(x, Value) or is_number(x) for x in (left, right)):
             return isinstance(kind, ast.NotEq)
         return row(left, right)
+    if isinstance(kind, (ast.Eq, ast.NotEq)) and isinstance(left, tuple) and isinstance(right, tuple):
+        return _compare_tuples(scope, kind, left, right)
     return _compile_time(scope, python, left, right)
+
+
+def _compare_tuples(scope: Scope, kind: ast.cmpop, left: tuple[Any, ...], right: tuple[Any, ...]) -> Any:
+    parts = [len(left) == len(right)]
+    parts += [_compare_pair(scope, ast.Eq(), a, b) for a, b in zip(left, right, strict=False)]
+    is_equal = False if any(part is False for part in parts) else reduce(_both, parts)
+    if isinstance(kind, ast.Eq):
+        return is_equal
+    return bits.invert(is_equal) if isinstance(is_equal, Value) else not is_equal
 
 
 def _both(a: Any, b: Any) -> Any:
@@ -210,37 +243,59 @@ def _if_expression(scope: Scope, node: ast.IfExp) -> Any:
     condition = truth(scope, node.test)
     if isinstance(condition, bool):
         return evaluate(scope, node.body if condition else node.orelse)
-    blocks = (Block(), Block())
-    values = []
-    for block, branch in zip(blocks, (node.body, node.orelse), strict=True):
+    join, sides = Join(scope, condition), []
+    for block, branch in zip(join.blocks, (node.body, node.orelse), strict=True):
         with scope.builder.inside(block):
-            values.append(as_value(evaluate(scope, branch), "a branch"))
-    values = meet(scope, blocks, values)
-    if values[0].type != values[1].type:
-        fix = "cast one of them, as in `x.to(tl.float32)`"
-        raise KernelError(f"the branches differ in type: {values[0].type} and {values[1].type}", fix=fix)
-    for block, value in zip(blocks, values, strict=True):
-        block.yields.append(value)
-    result = Value(values[0].type)
-    scope.builder.block.statements.append(If([condition], *blocks, [result], {}, scope.builder.position))
-    return result
+            sides.append(evaluate(scope, branch))
+    merged = join.merge((sides[0], sides[1]), _different_branches)
+    join.finish()
+    return merged
+
+
+def _different_branches(first: str, second: str) -> KernelError:
+    fix = "cast one of them, as in `x.to(tl.float32)`"
+    return KernelError(f"the branches differ in type: {first} and {second}", fix=fix)
 
 
 def _tuple(scope: Scope, node: ast.Tuple | ast.List) -> Any:
-    return tuple(evaluate(scope, e) for e in node.elts)
+    items: list[Any] = []
+    for e in node.elts:
+        items += _spread(scope, e) if isinstance(e, ast.Starred) else [evaluate(scope, e)]
+    return tuple(items)
 
 
 def _subscript(scope: Scope, node: ast.Subscript) -> Any:
     base = evaluate(scope, node.value)
     if not isinstance(base, Value):
-        return _compile_time(scope, operator.getitem, base, evaluate(scope, node.slice))
+        return _item(scope, base, evaluate(scope, node.slice))
     items = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    for axis, item in enumerate(items):
+    if sum(map(_is_ellipsis, items)) > 1:
+        raise KernelError("`...` may stand once", fix="write `:` for each of the other axes")
+    kept = sum(isinstance(item, ast.Slice) for item in items)
+    if kept > len(base.type.shape):
+        raise KernelError(f"{kept} axes are kept of {base.type}", fix="use one `:` for each axis")
+    axis = 0
+    for item in items:
         if isinstance(item, ast.Constant) and item.value is None:
             base = shape.expand_dims(base, axis)
+        elif _is_ellipsis(item):
+            axis += len(base.type.shape) - axis - sum(isinstance(i, ast.Slice) for i in items[items.index(item) :]) - 1
         elif not (isinstance(item, ast.Slice) and item.lower is item.upper is item.step is None):
             raise KernelError("a tile is indexed only by `:` and `None`", fix="use `x[:, None]` to add an axis")
+        axis += 1
     return base
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is Ellipsis
+
+
+def _item(scope: Scope, base: Any, key: Any) -> Any:
+    parts = (key.start, key.stop, key.step) if isinstance(key, slice) else (key,)
+    if any(isinstance(part, Value) for part in parts):
+        fix = "use a literal, `tl.static_range` or `i: tl.constexpr = ...`"
+        raise KernelError("a tuple is indexed by what is known at build time", fix=fix)
+    return _compile_time(scope, operator.getitem, base, key)
 
 
 def _slice(scope: Scope, node: ast.Slice) -> slice:
@@ -248,59 +303,8 @@ def _slice(scope: Scope, node: ast.Slice) -> slice:
     return slice(*parts)
 
 
-ALIASES = {"to": "cast", "view": "reshape"}
-PROPERTIES: dict[str, Callable[[Value], Any]] = {
-    "dtype": lambda x: ElementOf(x.type.dtype) if isinstance(x.type.dtype, Pointer) else x.type.dtype,
-    "shape": lambda x: x.type.shape,
-    "type": lambda x: ElementOf(x.type.dtype) if isinstance(x.type.dtype, Pointer) else x.type.dtype,
-    "T": lambda x: shape.trans(x),
-}
-
-
-class ElementOf:
-    """What `pointer.dtype` is: only its `element_ty` is of use."""
-
-    def __init__(self, pointer: Pointer):
-        self.element_ty = pointer.element
-        self.pointer = pointer
-
-
 def _attribute(scope: Scope, node: ast.Attribute) -> Any:
-    base = evaluate(scope, node.value)
-    if isinstance(base, Value) or (is_number(base) and node.attr == "to"):
-        return _tile_attribute(base, node.attr)
-    try:
-        return _unwrap(getattr(base, node.attr))
-    except AttributeError:
-        spelled = ast.unparse(node.value)
-        where = f"see `{getattr(base, '__name__', spelled)}` for what it has"
-        fix = _closest(node.attr, dir(base), f"{spelled}.") or where
-        raise KernelError(f"`{spelled}` has no `{node.attr}`", fix=fix) from None
-
-
-def _closest(name: str, names: Iterable[str], before: str) -> str | None:
-    close = difflib.get_close_matches(name, names, 1)
-    return f"did you mean `{before}{close[0]}`?" if close else None
-
-
-def _tile_attribute(base: Any, name: str) -> Any:
-    if name in PROPERTIES:
-        return PROPERTIES[name](base)
-    name = ALIASES.get(name, name)
-    row = ROWS.get(name) or COMPOSITES.get(name)
-    if row is None:
-        fix = _closest(name, [*ROWS, *COMPOSITES, *PROPERTIES, *ALIASES], ".")
-        fix = fix or "see `gristmill.language` for what there is"
-        raise KernelError(f"tiles have no `{name}`", fix=fix)
-    return BoundRow(row, base)
-
-
-class BoundRow:
-    """An op called as a method of a tile or number: `x.to(dtype)`."""
-
-    def __init__(self, row: OpRow | Composite, first: Any):
-        self.row = row
-        self.first = first
+    return attribute_of(evaluate(scope, node.value), node.attr, ast.unparse(node.value))
 
 
 def _call(scope: Scope, node: ast.Call) -> Any:
@@ -335,9 +339,14 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         return scope.inline(scope, callee.function, arguments, named)
     if isinstance(callee, Dtype):
         return ROWS["cast"](*arguments, callee, **named)
-    has_tiles = any(isinstance(x, Value) for x in (*arguments, *named.values()))
-    if callee in BUILTINS:
-        return _compile_time(scope, lambda *a: BUILTINS[callee](*a, **named), *arguments)
+    if isinstance(callee, BoundMethod):
+        return callee(*arguments, **named)
+    has_tiles = holds_tiles((*arguments, *named.values()))
+    if is_builtin(callee):
+        meaning = BUILTINS[callee]
+        return _compile_time(scope, lambda *a: meaning(*a, **named), *arguments)
+    if isinstance(callee, type) and issubclass(callee, tuple) and hasattr(callee, "_fields"):
+        return _compile_time(scope, lambda *a: callee(*a, **named), *arguments)
     function = getattr(callee, "function", callee)
     if isinstance(function, types.FunctionType) and getattr(function, "__module__", "") == "gristmill.symbolic":
         return _symbolic(scope, function, arguments, named, has_tiles)
@@ -346,7 +355,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
     if has_tiles or not callable(callee):
         fix = "use an operation of `gristmill.language`, or write a helper function in it"
         raise KernelError(f"`{getattr(callee, '__name__', callee)}` cannot be called on tiles", fix=fix)
-    return _unwrap(_compile_time(scope, lambda *a: callee(*a, **named), *arguments))
+    return _compile_time(scope, lambda *a: callee(*a, **named), *arguments)
 
 
 def _symbolic(scope: Scope, function: Any, arguments: list[Any], named: dict[str, Any], has_tiles: bool) -> Any:
@@ -357,49 +366,31 @@ def _symbolic(scope: Scope, function: Any, arguments: list[Any], named: dict[str
     return _compile_time(scope, lambda *a: function(*a, **named), *arguments)
 
 
-def _fold(row: OpRow, python: Callable[..., Any]) -> Callable[..., Any]:
-    def apply(*operands: Any) -> Any:
-        if not any(isinstance(x, Value) for x in operands):
-            return python(*operands)
-        result = operands[0]
-        for operand in operands[1:]:
-            result = row(result, operand)
-        return result
-
-    return apply
-
-
-def _length(x: Any) -> int:
-    if isinstance(x, Value) and x.type.is_scalar:
-        raise KernelError(f"len(): needs a block, got {x.type}", fix="use the number of elements itself")
-    return x.type.shape[0] if isinstance(x, Value) else len(x)
-
-
-def _convert(dtype_name: str, python: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    def apply(x: Any) -> Any:
-        from gristmill.dtypes import parse_dtype
-
-        return ew.cast(x, parse_dtype(dtype_name)) if isinstance(x, Value) else python(x)
-
-    return apply
-
-
-BUILTINS: dict[Any, Callable[..., Any]] = {
-    min: _fold(ew.minimum, min),
-    max: _fold(ew.maximum, max),
-    abs: lambda x: ew.abs_(x) if isinstance(x, Value) else abs(x),
-    len: _length,
-    float: _convert("f32", float),
-    int: _convert("i32", int),
-}
-
-
 def _joined(scope: Scope, node: ast.JoinedStr) -> str:
     parts = []
     for value in node.values:
-        part = evaluate(scope, value.value if isinstance(value, ast.FormattedValue) else value)
-        parts.append(describe(part) if isinstance(part, Value) else str(part))
+        parts.append(_formatted(scope, value) if isinstance(value, ast.FormattedValue) else evaluate(scope, value))
     return "".join(parts)
+
+
+def _formatted(scope: Scope, field: ast.FormattedValue) -> str:
+    part = evaluate(scope, field.value)
+    spec = evaluate(scope, field.format_spec) if field.format_spec else ""
+    if isinstance(part, Value):
+        return describe(part)
+    if field.conversion != -1:
+        part = _CONVERSIONS[field.conversion](part)
+    return str(_compile_time(scope, format, part, spec))
+
+
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
+
+
+def _named_expression(scope: Scope, node: ast.NamedExpr) -> Any:
+    value = evaluate_declared(scope, node.value)
+    scope.names[node.target.id] = decay(value)
+    scope.removed.pop(node.target.id, None)
+    return unwrap(value)
 
 
 def decay(value: Any) -> Any:
@@ -409,11 +400,6 @@ def decay(value: Any) -> Any:
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(decay(v) for v in value)
     return value
-
-
-def check_boolean(value: Any, dtype: Dtype) -> Value:
-    """Return value as a tile of dtype."""
-    return emit("cast", as_value(value).type.with_dtype(dtype), as_value(value), to=dtype)
 
 
 _HANDLERS: dict[type, Evaluate] = {
@@ -431,4 +417,5 @@ _HANDLERS: dict[type, Evaluate] = {
     ast.Attribute: _attribute,
     ast.Call: _call,
     ast.JoinedStr: _joined,
+    ast.NamedExpr: _named_expression,
 }

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.expressions import is_constexpr
+from gristmill.compiler.functions import holds_tiles
 from gristmill.compiler.ir import Block, Function, Pointer, Tile, Value, verify
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
@@ -17,7 +19,8 @@ from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
 from gristmill.errors import KernelError
 from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
 from gristmill.language.index import set_index_dtype
-from gristmill.language.types import as_value, describe
+from gristmill.language.structure import describe_structure
+from gristmill.language.types import describe, is_number
 from gristmill.specialisation import LaunchOption
 
 
@@ -45,6 +48,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
+    function.never_negative = {parameters[p.name] for p in kernel.parameters if p.kind in ("size", "shape")}
     verify(function)
     return function
 
@@ -80,6 +84,7 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         fix = f"call it as `{function.__name__}{inspect.signature(function)}`"
         raise KernelError(f"{function.__name__}(): {error}", fix=fix) from None
     bound.apply_defaults()
+    _check_constants(function, bound)
     position = scope.builder.position
     inner = Scope(source_of(function), function, scope.builder, dict(bound.arguments), inline, scope.depth + 1)
     try:
@@ -92,14 +97,20 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         scope.builder.position = position
 
 
+def _check_constants(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD and bound.arguments.get(name):
+            what = f"{function.__name__}(): `**{name}` cannot gather arguments"
+            raise KernelError(what, fix="give the helper a parameter for each")
+        value = bound.arguments.get(name)
+        if is_constexpr(parameter.annotation) and holds_tiles(value) and not is_number(value):
+            what = f"{function.__name__}(): `{name}` must be known at build time, got {describe_structure(value)}"
+            raise KernelError(what, fix="pass a literal or a `gm.constexpr` parameter, or drop the annotation")
+
+
 def _plain(function: Any) -> Callable[..., Any]:
     """The Python function of an author's helper, marked or not."""
     found = getattr(function, "function", function)
     if not isinstance(found, types.FunctionType):
         raise KernelError(f"{describe(function)} is no helper function", fix="pass a function of the kernel's module")
     return found
-
-
-def ensure_value(x: Any) -> Value:
-    """x as a tile."""
-    return as_value(x)

@@ -19,6 +19,7 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, V
 from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
+from gristmill.language.float8 import computed, is_float8, to_float8
 from gristmill.language.index import dt_numpy
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
@@ -42,7 +43,8 @@ class Memory:
         spans = [(size - 1) * step for size, step in zip(forward.shape, steps, strict=True)]
         extent = 1 + sum(spans) if array.size else 0
         self.first = -sum(span for span, stride in zip(spans, array.strides, strict=True) if stride < 0)
-        self.elements = np.lib.stride_tricks.as_strided(forward, (extent,), (array.itemsize,))
+        words = forward.view(f"u{array.itemsize}")  # numpy does not know the strides of 8-bit floats
+        self.elements = np.lib.stride_tricks.as_strided(words, (extent,), (array.itemsize,)).view(array.dtype)
         self.is_ours = np.zeros(extent, np.bool_)
         np.lib.stride_tricks.as_strided(self.is_ours, forward.shape, steps)[...] = True
 
@@ -68,9 +70,10 @@ class Memory:
 class Pointers:
     """A tile of addresses: elements, each array in a region of its own. Numpy's changes of shape apply to it."""
 
-    def __init__(self, addresses: np.ndarray, regions: Sequence[Memory]):
+    def __init__(self, addresses: np.ndarray, regions: Sequence[Memory], element: np.dtype | None = None):
         self.addresses = np.asarray(addresses, np.int64)
         self.regions = regions
+        self.element = element
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,30 +81,35 @@ class Pointers:
 
     def __array_function__(self, function: Callable[..., Any], types: Any, arguments: Any, keywords: Any) -> Pointers:
         plain = [a.addresses if isinstance(a, Pointers) else a for a in arguments]
-        return Pointers(function(*plain, **keywords), self.regions)
+        return Pointers(function(*plain, **keywords), self.regions, self.element)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self._dtype().itemsize
 
     def moved(self, elements: np.ndarray) -> Pointers:
         """Return the addresses `elements` elements on; unsigned offsets are zero-extended."""
-        return Pointers(self.addresses + elements.astype(np.int64), self.regions)
+        return Pointers(self.addresses + elements.astype(np.int64), self.regions, self.element)
 
     def expanded(self, axis: int) -> Pointers:
-        return Pointers(np.expand_dims(self.addresses, axis), self.regions)
+        return Pointers(np.expand_dims(self.addresses, axis), self.regions, self.element)
 
     def broadcast(self, shape: tuple[int, ...]) -> Pointers:
-        return Pointers(np.broadcast_to(self.addresses, shape), self.regions)
+        return Pointers(np.broadcast_to(self.addresses, shape), self.regions, self.element)
 
     def reshape(self, shape: tuple[int, ...]) -> Pointers:
-        return Pointers(self.addresses.reshape(shape), self.regions)
+        return Pointers(self.addresses.reshape(shape), self.regions, self.element)
 
     def transpose(self, order: tuple[int, ...]) -> Pointers:
-        return Pointers(self.addresses.transpose(order), self.regions)
+        return Pointers(self.addresses.transpose(order), self.regions, self.element)
 
     def load(self, mask: np.ndarray | None, other: np.ndarray | None) -> np.ndarray:
         """Return the elements; where `mask` is false `other`, or 0, and the address is not looked at."""
         active = np.ones(self.shape, np.bool_) if mask is None else mask
-        result = np.zeros(self.shape, self._dtype()) if other is None else np.array(other)
+        result = self._seen(np.zeros(self.shape, self._dtype())) if other is None else np.array(other)
         for chosen, memory, offsets in self._by_memory(active, "load"):
-            result[chosen] = memory.elements[offsets]
+            result[chosen] = self._seen(memory.elements[offsets])
         return result
 
     def store(self, value: np.ndarray, mask: np.ndarray | None) -> None:
@@ -110,7 +118,11 @@ class Pointers:
         for chosen, memory, offsets in self._by_memory(active, "store"):
             if not memory.array.flags.writeable:
                 raise InterpreterError(f"store: `{memory.name}` is read-only", fix="pass an array that can be written")
-            memory.elements[offsets] = value[chosen]
+            memory.elements[offsets] = value[chosen].view(memory.elements.dtype)
+
+    def _seen(self, elements: np.ndarray) -> np.ndarray:
+        """The elements as what the pointers were cast to."""
+        return elements if self.element is None else elements.view(self.element)
 
     def update(self, change: Callable[..., Any], operands: Sequence[np.ndarray], mask: np.ndarray | None) -> np.ndarray:
         """Put `change(element, *operands)` in place of each element in row-major order, and return what was there."""
@@ -211,12 +223,28 @@ class _Program:
             named["result"] = op.results[0].type
         named |= {name: thing for name, thing in (("machine", self), ("op", op)) if name in wanted}
         try:
-            got = op.row.reference_function(*(self.values[v] for v in op.operands), **named)
+            got = op.row.reference_function(*self.operands(op), **named)
         except InterpreterError as error:
             error.position = error.position or op.position
             raise
         results = () if not op.results else got if isinstance(got, tuple) else (got,)
         return [_checked(op, tile, v.type) for tile, v in zip(results, op.results, strict=True)]
+
+    def address(self, x: Any, to: Any) -> Any:
+        """Pointers as numbers, numbers as pointers, pointers as others; to elements of one size."""
+        if not isinstance(to, Pointer):
+            return (x.addresses * x.itemsize).astype(dt_numpy(to))
+        regions = next(v.regions for v in self.values.values() if isinstance(v, Pointers))
+        size = to.element.itemsize
+        if isinstance(x, Pointers) and x.itemsize != size:
+            raise InterpreterError("a pointer to elements of another size cannot be interpreted", fix="run it compiled")
+        addresses = x.addresses if isinstance(x, Pointers) else np.asarray(x).astype(np.int64) // size
+        return Pointers(addresses, regions, dt_numpy(to.element))
+
+    def operands(self, op: Op) -> list[Any]:
+        """What the reference sees of the operands: arithmetic on 8-bit floats is in f32."""
+        is_arithmetic = op.row.kind == "elementwise" and op.row.family != "cast"
+        return [computed(self.values[v]) if is_arithmetic else self.values[v] for v in op.operands]
 
     def loop(self, loop: For) -> list[Any]:
         lower, upper, step, *carried = (self.values[v] for v in loop.operands)
@@ -267,6 +295,8 @@ def _checked(op: Op, got: Any, type: Tile) -> Any:
         assert got.shape == type.shape, f"{op.name}: the reference gives pointers {got.shape}, not {type}"
         return got
     array = np.asarray(got)
+    if isinstance(type.dtype, Dtype) and is_float8(type.dtype) and array.dtype == np.float32:
+        array = to_float8(array, type.dtype)
     found, wanted = (array.shape, array.dtype), (type.shape, dt_numpy(type.dtype))
     assert found == wanted, f"{op.name}: the reference gives {array.dtype}{list(array.shape)}, not {type}"
     return array

@@ -163,6 +163,7 @@ class Function:
     ptx_version: int = 0  # and its version of PTX, as in 78
     is_checked: bool = False  # whether the build asks for checks at run time
     facts: dict[Value, int] = field(default_factory=dict)
+    never_negative: set[Value] = field(default_factory=set)  # parameters that are sizes
     layouts: dict[Value, Any] = field(default_factory=dict)
     constancy: dict[Value, int] = field(default_factory=dict)  # neighbours with one value, where more than 1
 

@@ -55,6 +55,7 @@ class OpRow:
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
+    sign_function: Callable[..., Any] | None = None
     operand_layout: Callable[..., Any] | None = None
     result_layout: Callable[..., Any] | None = None
     forward_layout: Callable[..., Any] | None = None
@@ -111,6 +112,11 @@ class OpRow:
     def span(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate the rule for the range of an integer tile: (op, *spans of the operands) -> Span."""
         self.span_function = function
+        return function
+
+    def sign(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Declare when the result is never negative: (op, *whether each operand is never negative) -> bool."""
+        self.sign_function = function
         return function
 
     def lower(self, function: Callable[..., Any] | None = None, *, on: str | None = None, when: Any = None) -> Any:

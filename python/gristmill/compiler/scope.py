@@ -16,6 +16,12 @@ from gristmill.compiler.op import Builder
 from gristmill.errors import KernelError, Position
 
 MAX_CALL_DEPTH = 64
+DIFFERENT_CONSTANTS = "the branches of an `if` assign different things that are not both tiles"
+CHANGED_CONSTANT = "a loop changes it, and it is no tile"
+_REMEDIES = {
+    DIFFERENT_CONSTANTS: "use a `gm.constexpr` condition, which chooses the branch at build time",
+    CHANGED_CONSTANT: "use `tl.static_range`, or another name inside the loop",
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Scope:
         if name in self.names:
             return self.names[name]
         if name in self.removed:
-            fix = f"assign `{name}` before, or in both branches"
+            fix = _REMEDIES.get(self.removed[name], "assign `{name}` before, or in both branches").format(name=name)
             raise KernelError(f"`{name}` is not defined here: {self.removed[name]}", fix=fix)
         outer = inspect.getclosurevars(self.function)
         for space in (outer.nonlocals, self.function.__globals__, outer.builtins):

@@ -11,7 +11,7 @@ from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
-from gristmill.language.types import as_value, constant, promoted
+from gristmill.language.types import as_value, cast_to, constant, promoted
 
 
 def _bit_operands(x: Any, y: Any, what: str) -> tuple[Value, Value]:
@@ -62,13 +62,22 @@ def _(x: Any) -> Any:
     return np.invert(x)
 
 
+def _is_signed(x: Any) -> bool:
+    return isinstance(x, Value) and bool(x.type.dtype.is_signed)
+
+
 def _shift(name: str, symbol: str, word: str, numpy_function: Any) -> OpRow:
     def infer(x: Any, y: Any) -> Value:
         a, b = _bit_operands(x, y, symbol)
+        if name == "shr" and _is_signed(x) and not a.type.dtype.is_signed:
+            signed = dt.parse_dtype(f"i{a.type.dtype.bits}")
+            return cast_to(emit(name, a.type.with_dtype(signed), cast_to(a, signed), cast_to(b, signed)), a.type.dtype)
         return emit(name, a.type, a, b)
 
     infer.__name__ = name
     infer.__doc__ = f"x {symbol} y of integers; y from 0 to one less than the width."
+    if name == "shr":
+        infer.__doc__ += " Copies of the sign come in where x is signed, whatever y is."
     row = op("bits", is_cheap=True)(infer)
     row.reference(lambda x, y: numpy_function(x, y))
     row.lower(lambda m, x, y: getattr(m, word)(x, y))

@@ -9,20 +9,17 @@ import numpy as np
 
 from gristmill import dtypes as dt
 from gristmill.compiler.facts import Facts, Span, add_facts, compare_facts, multiply_facts, subtract_facts
-from gristmill.compiler.ir import Pointer, Tile, Value
+from gristmill.compiler.ir import Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
-from gristmill.language.index import dt_numpy
 from gristmill.language.types import (
     as_value,
     broadcast_pair,
     broadcast_value,
     cast_to,
     common_shape,
-    constant,
     describe,
     is_number,
-    need_dtype,
     promoted,
 )
 
@@ -86,16 +83,29 @@ def _(op: Any, x: Span, y: Span) -> Span:
     return Span(x.terms + y.terms, x.low + y.low, x.high + y.high)
 
 
+add.sign_function = lambda op, x, y: x and y and op.operands[0].type.dtype.is_int
+
+
 @add.lower
 def _(m: Any, x: Any, y: Any) -> Any:
     return m.add(x, y)
+
+
+def _negative_offset(elements: Any) -> Any:
+    """Minus an offset, in 64 bits: a narrower or unsigned one would wrap."""
+    if is_number(elements):
+        return -elements
+    is_integer = (
+        isinstance(elements, Value) and isinstance(elements.type.dtype, dt.Dtype) and elements.type.dtype.is_int
+    )
+    return neg(cast_to(elements, dt.i64)) if is_integer else elements
 
 
 @op("arithmetic", is_cheap=True)
 def sub(x: Any, y: Any) -> Value:
     """x - y; integers wrap; a pointer moves back by an integer number of elements."""
     if _is_pointer(x):
-        return _offset_pointer(x, neg(y), "-")
+        return _offset_pointer(x, _negative_offset(y), "-")
     a, b = promoted(x, y, what="-")
     return emit("sub", a.type, a, b)
 
@@ -130,6 +140,9 @@ def _(x: Any, y: Any) -> Any:
 @mul.facts
 def _(op: Any, x: Facts, y: Facts) -> Facts:
     return multiply_facts(x, y)
+
+
+mul.sign_function = lambda op, x, y: x and y
 
 
 @mul.lower
@@ -212,6 +225,9 @@ def _(x: Any, y: Any) -> Any:
     return np.where(by == -1, wrapped, quotient).astype(x.dtype)
 
 
+floordiv.sign_function = lambda op, x, y: x and y
+
+
 @floordiv.lower
 def _(m: Any, x: Any, y: Any) -> Any:
     return m.quotient(x, y)
@@ -227,6 +243,9 @@ def mod(x: Any, y: Any) -> Value:
 @mod.reference
 def _(x: Any, y: Any) -> Any:
     return np.fmod(x, y)
+
+
+mod.sign_function = lambda op, x, y: x
 
 
 @mod.lower
@@ -280,6 +299,8 @@ def _(m: Any, x: Any) -> Any:
 @op("arithmetic")
 def fma(x: Any, y: Any, z: Any) -> Value:
     """x * y + z, rounded once; floats. f16 and bf16 are computed in f32 and rounded again."""
+    if is_number(x) and is_number(y):
+        x, z = promoted(x, z, what="fma()")
     a, b = promoted(x, y, what="fma()")
     a, c = promoted(a, z, what="fma()")
     b = cast_to(b, a.type.dtype)
@@ -323,6 +344,8 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
 
 maximum = _extremum("maximum", np.fmax, np.maximum)
 minimum = _extremum("minimum", np.fmin, np.minimum)
+maximum.sign_function = lambda op, x, y: x or y
+minimum.sign_function = lambda op, x, y: x and y
 
 
 @op("arithmetic")
@@ -379,82 +402,9 @@ def _(condition: Any, x: Any, y: Any) -> Any:
     return np.where(condition, x, y)
 
 
+where.sign_function = lambda op, condition, x, y: x and y
+
+
 @where.lower
 def _(m: Any, condition: Any, x: Any, y: Any) -> Any:
     return m.select(condition, x, y)
-
-
-@op("cast", name="cast", is_cheap=True)
-def cast(x: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Value:
-    """x as `dtype`: floats round to nearest even, floats to integers truncate, to bool is `!= 0`.
-
-    `bitcast=True` keeps the bits instead, between dtypes of one width.
-    """
-    dtype = dtype if isinstance(dtype, Pointer) else need_dtype(dtype, "cast()")
-    if is_number(x):
-        return constant((dtype.kind == "bool" and bool(x)) or (int(x) if dtype.is_int else x), dtype)
-    x = as_value(x, "cast()")
-    if fp_downcast_rounding not in (None, "rtne"):
-        raise KernelError(f"cast(): rounding {describe(fp_downcast_rounding)} is not supported", fix="leave it out")
-    if bitcast:
-        return _bitcast(x, dtype)
-    return cast_to(x, dtype)
-
-
-def _bitcast(x: Value, dtype: Any) -> Value:
-    if x.type.dtype.bits != dtype.bits or dt.bool_ in (x.type.dtype, dtype):
-        fix = "use a dtype of the same width, or leave `bitcast` out to convert the value"
-        raise KernelError(f"cast(): cannot keep the bits of {x.type} as {dtype.name}", fix=fix)
-    return x if x.type.dtype == dtype else emit("cast", x.type.with_dtype(dtype), x, to=dtype, bitcast=True)
-
-
-@cast.reference
-def _(x: Any, *, to: Any, bitcast: bool = False) -> Any:
-    if bitcast:
-        return x.view(dt_numpy(to))
-    return to_dtype(x, to)
-
-
-def to_dtype(x: Any, to: Any) -> Any:
-    """Convert a numpy array as `cast` does."""
-    target = dt_numpy(to)
-    if to == dt.bool_:
-        return x != 0
-    if to.is_int and x.dtype.kind not in "iub":
-        return _saturated(x.astype(np.float64), np.int32 if to.bits < 32 else target).astype(target)
-    if to.is_float and to.bits == 16 and x.dtype.itemsize > 2 and x.dtype != np.float32:
-        return _round_to_odd(x.astype(np.float64)).astype(target)
-    return x.astype(target)
-
-
-def _saturated(x: Any, target: Any) -> Any:
-    """Truncate; beyond the range the nearest integer, for NaN 0."""
-    low, high = np.iinfo(target).min, np.iinfo(target).max
-    with np.errstate(invalid="ignore"):
-        inside = np.where((x >= low) & (x < high), x, 0).astype(target)
-    return np.where(x < low, low, np.where(x >= high, high, inside)).astype(target)
-
-
-def _round_to_odd(x: Any) -> Any:
-    """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
-    near = x.astype(np.float32)
-    word, back = near.view(np.uint32), near.astype(np.float64)
-    truncated = word - (np.abs(back) > np.abs(x))
-    return np.where((back == x) | np.isnan(x), word, truncated | 1).astype(np.uint32).view(np.float32)
-
-
-@cast.facts
-def _(op: Any, x: Facts) -> Facts:
-    source, to = op.operands[0].type.dtype, op.attributes["to"]
-    widens = source.is_int and to.is_int and to.bits >= source.bits
-    return x if widens else Facts(constancy=x.constancy)
-
-
-@cast.lower
-def _(m: Any, x: Any, *, to: Any, bitcast: bool = False) -> Any:
-    return m.bitcast(x, to) if bitcast else m.cast(x, to)
-
-
-def result_tile(x: Value, dtype: dt.Dtype) -> Tile:
-    """The type of x with another dtype."""
-    return x.type.with_dtype(dtype)

@@ -53,6 +53,9 @@ def _(*, axis: int, machine: Any, result: Tile) -> Any:
     return np.asarray(machine.program_id(axis), dt_numpy(result.dtype))
 
 
+program_id.sign_function = lambda op: True
+
+
 @program_id.lower
 def _(m: Any, op: Any) -> Any:
     return m.cast(m.program_id(op.attributes["axis"]), op.results[0].type.dtype)
@@ -67,6 +70,9 @@ def num_programs(axis: int) -> Value:
 @num_programs.reference
 def _(*, axis: int, machine: Any, result: Tile) -> Any:
     return np.asarray(machine.num_programs(axis), dt_numpy(result.dtype))
+
+
+num_programs.sign_function = lambda op: True
 
 
 @num_programs.lower
@@ -95,6 +101,9 @@ def _(op: Any) -> Facts:
 def _(op: Any) -> Span | None:
     value = op.attributes["value"]
     return Span((), value, value) if op.results[0].type.dtype.is_int else None
+
+
+constant_.sign_function = lambda op: op.results[0].type.dtype.is_int and op.attributes["value"] >= 0
 
 
 @constant_.lower
@@ -151,6 +160,9 @@ def _(op: Any) -> Facts:
 @arange.span
 def _(op: Any) -> Span:
     return Span((), op.attributes["start"], op.attributes["start"] + op.results[0].type.shape[0] - 1)
+
+
+arange.sign_function = lambda op: op.attributes["start"] >= 0
 
 
 @arange.lower

@@ -10,6 +10,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.op import emit, emit_effect, op
 from gristmill.errors import KernelError
+from gristmill.language.structure import Structure
 from gristmill.language.types import as_value, broadcast_value, cast_to, common_shape, constant, describe, is_number
 
 LOAD_CACHES = ("", ".ca", ".cg", ".cs", ".cv")
@@ -49,6 +50,22 @@ def _fit(tile: Value, pointers: Value, name: str, what: str) -> Value:
     return broadcast_value(tile, shape)
 
 
+def _resolved(
+    pointer: Any, mask: Any, other: Any, boundary_check: Any, padding_option: Any, what: str
+) -> tuple[Any, Any, Any]:
+    """The pointers, mask and filler that a block pointer stands for; other pointers stand for themselves."""
+    if not isinstance(pointer, Structure):
+        if boundary_check not in ((), None) or padding_option:
+            raise KernelError(f"{what}(): only a block pointer's boundary is known", fix="use `mask=`")
+        return pointer, mask, other
+    if not hasattr(pointer, "resolved"):
+        fix = "use `descriptor.load(offsets)` and `descriptor.store(offsets, value)`"
+        raise KernelError(f"{what}(): needs pointers, got a {pointer.word}", fix=fix)
+    if mask is not None or other is not None:
+        raise KernelError(f"{what}(): a block pointer takes no mask", fix="use `boundary_check=` and `padding_option=`")
+    return pointer.resolved(what, boundary_check if boundary_check is not None else (), padding_option)
+
+
 def _hint(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     value = value or ""
     if value not in choices:
@@ -65,14 +82,18 @@ def load(
     mask: Any = None,
     other: Any = None,
     *,
+    boundary_check: Any = (),
+    padding_option: Any = "",
     cache_modifier: Any = "",
     eviction_policy: Any = "",
     volatile: Any = False,
 ) -> Value:
-    """The elements that `pointer` (a scalar or a block of addresses) points to.
+    """The elements that `pointer` (a scalar, a block of addresses, or a block pointer) points to.
 
     Where `mask` is false the address is not touched and the result is `other`, or 0 without one. `other` needs a mask.
+    Of a block pointer, `boundary_check` names the axes to check; outside stands 0, or NaN with `padding_option="nan"`.
     """
+    pointer, mask, other = _resolved(pointer, mask, other, boundary_check, padding_option, "load")
     pointers = _pointers(pointer, "load")
     guard = _mask(mask, pointers, "load")
     if isinstance(volatile, Value):
@@ -111,8 +132,20 @@ def _(m: Any, op: Any, pointers: Any, mask: Any = None, other: Any = None) -> An
 
 
 @op("memory", kind="tile", effect="write", goes_by_register=True)
-def store(pointer: Any, value: Any, mask: Any = None, *, cache_modifier: Any = "", eviction_policy: Any = "") -> None:
-    """Write `value`, cast to the pointed-to dtype, where `mask` holds; nothing else is touched."""
+def store(
+    pointer: Any,
+    value: Any,
+    mask: Any = None,
+    *,
+    boundary_check: Any = (),
+    cache_modifier: Any = "",
+    eviction_policy: Any = "",
+) -> None:
+    """Write `value`, cast to the pointed-to dtype, where `mask` holds; nothing else is touched.
+
+    Of a block pointer, `boundary_check` names the axes along which to leave out what is outside.
+    """
+    pointer, mask, _ = _resolved(pointer, mask, None, boundary_check, "", "store")
     pointers = _pointers(pointer, "store")
     element = _element(pointers)
     guard = _mask(mask, pointers, "store")

@@ -55,7 +55,9 @@ def fits_dtype(number: int, dtype: Dtype) -> bool:
 def constant(number: bool | int | float, dtype: Dtype | None = None, shape: tuple[int, ...] = ()) -> Value:
     """Emit a constant tile."""
     dtype = dtype or literal_dtype(number)
-    if dtype.is_int and isinstance(number, int) and not fits_dtype(int(number), dtype):
+    if dtype.is_int and not math.isfinite(number):
+        raise KernelError(f"{number} is no integer", fix="use a number, or a floating dtype")
+    if dtype.is_int and not fits_dtype(int(number), dtype):
         raise KernelError(
             f"{number} is out of range for {dtype}", fix="use a value that fits, or cast the other operand"
         )
@@ -87,7 +89,7 @@ def promoted(x: Any, y: Any, *, what: str, is_division: bool = False) -> tuple[V
 
 def _to_dtype(x: Any, dtype: Dtype, what: str) -> Value:
     if not is_number(x):
-        return cast_to(as_value(x, what), dtype)
+        return cast_to(as_value(x, f"an operand of {what}"), dtype)
     if isinstance(x, int) and not isinstance(x, bool) and dtype.is_int and not fits_dtype(x, dtype):
         fix = f"cast the tile to a wider dtype first, as in `x.to({spell(literal_dtype(x))})`"
         raise KernelError(f"{what}: {x} is out of range for {dtype}", fix=fix)
@@ -104,12 +106,12 @@ def _common_dtype(x: Any, y: Any, what: str, is_division: bool) -> Dtype:
         return _promote(literal_dtype(x), literal_dtype(y), is_division, what)
     if is_number(x) or is_number(y):
         number, tile = (x, y) if is_number(x) else (y, x)
-        own, other = literal_dtype(number), as_value(tile, what).type.dtype
+        own, other = literal_dtype(number), as_value(tile, f"an operand of {what}").type.dtype
         assert isinstance(other, Dtype)
         if _KIND_RANK[own.kind] <= _KIND_RANK[other.kind]:
             return _divided(other, is_division)
-        return _divided(dt.f32 if own.is_float else own, is_division)
-    a, b = as_value(x, what).type.dtype, as_value(y, what).type.dtype
+        return _promote(own, other, is_division, what)
+    a, b = as_value(x, f"an operand of {what}").type.dtype, as_value(y, f"an operand of {what}").type.dtype
     assert isinstance(a, Dtype) and isinstance(b, Dtype)
     return _promote(a, b, is_division, what)
 

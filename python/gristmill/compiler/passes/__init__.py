@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gristmill.compiler.ir import Function
-from gristmill.compiler.passes import access, hold, late, layout, simplify, spread, tail
+from gristmill.compiler.passes import access, carried, hold, late, layout, signs, simplify, spread, tail, unroll
 
 Pass = Callable[[Function], None]
 
 PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
-    # First: later passes look at masks and addresses, which should stand once.
+    # First: what follows sees steps side by side.
+    ("unroll", unroll.run, ("cuda", "host")),
+    # Early: signs and facts go round loops with what is carried.
+    ("carried", carried.run, ("cuda", "host")),
+    # Before tail versioning, which needs masks that are upper bounds; before `simplify`, which drops the comparisons.
+    ("signs", signs.run, ("cuda", "host")),
+    # Then: later passes look at masks and addresses, which should stand once.
     ("simplify", simplify.run, ("cuda", "host")),
     # Tail versioning needs to know what masks cost; on the host they always cost.
     ("access", access.run, ("cuda",)),

@@ -15,6 +15,7 @@ from gristmill.compiler.ir import (
     While,
     definitions,
     reached,
+    sources,
     uses,
     walk,
 )
@@ -116,7 +117,9 @@ def promise(function: Function) -> dict[Value, int]:
     if not elements:
         return {}
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
-    met = reached(offsets, lambda value: _computed_from(value, made))
+    inductions = {loop.body.arguments[0] for loop in walk(function.body) if isinstance(loop, For)}
+    carried = {v: before for v, before in sources(function.body).items() if v not in inductions}
+    met = reached(offsets, lambda value: _computed_from(value, made, carried))
     return {v: divisor for v in function.parameters if v in met and _is_index(v) and divisor > 1}
 
 
@@ -125,8 +128,10 @@ def _is_index(value: Value) -> bool:
     return value.type.is_scalar and isinstance(dtype, Dtype) and dtype.is_int
 
 
-def _computed_from(value: Value, made: dict[Value, Statement]) -> list[Value]:
-    """What arithmetic made `value` of; memory and comparisons do not count."""
+def _computed_from(value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]]) -> list[Value]:
+    """What arithmetic made `value` of, or loops and branches hand on; memory and comparisons do not count."""
     statement = made.get(value)
-    is_arithmetic = isinstance(statement, Op) and not statement.row.effect and not statement.row.predicate
-    return statement.operands if statement and is_arithmetic else []
+    if not isinstance(statement, Op):
+        return carried.get(value, [])
+    is_arithmetic = not statement.row.effect and not statement.row.predicate
+    return statement.operands if is_arithmetic else []

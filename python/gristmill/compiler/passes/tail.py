@@ -16,6 +16,7 @@ from gristmill.compiler.op import Builder, building
 from gristmill.dtypes import bool_
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
+from gristmill.language.casts import cast
 from gristmill.language.types import constant
 
 
@@ -34,7 +35,7 @@ def run(function: Function) -> None:
     _version_block(function.body, function, set(function.body.arguments))
 
 
-class _Masks:
+class Masks:
     """The masks of a function and what makes them true everywhere."""
 
     def __init__(self, function: Function):
@@ -60,11 +61,13 @@ class _Masks:
         if statement.row.is_conjunction:
             parts = [self.bounds(v) for v in statement.operands]
             return None if None in parts else [b for part in parts for b in part or []]
-        if statement.row.predicate != "<":
+        if statement.row.predicate not in ("<", ">="):
             return None
         left, right = (self.span(v) for v in statement.operands)
         if left is None or right is None or right.low != right.high:
             return None
+        if statement.row.predicate == ">=":
+            return [Bound(right.terms, right.high - 1, left.terms, left.low)]
         return [Bound(left.terms, left.high, right.terms, right.low)]
 
 
@@ -101,7 +104,7 @@ def _version_block(block: Block, function: Function, outer: set[Value]) -> None:
 
 
 def _split_loop(loop: For, function: Function, known: set[Value]) -> list[Statement]:
-    masks = _Masks(function)
+    masks = Masks(function)
     induction = loop.body.arguments[0]
     free: dict[Value, list[Bound]] = {}
     for statement in loop.body.statements:
@@ -117,16 +120,20 @@ def _split_loop(loop: For, function: Function, known: set[Value]) -> list[Statem
 
 def _splits(bound: Bound, induction: Value, known: set[Value]) -> bool:
     others = [v for v in bound.terms if v is not induction]
-    return len(others) == len(bound.terms) - 1 and all(v in known for v in (*others, *bound.limit))
+    return len(others) >= len(bound.terms) - 1 and all(v in known for v in (*others, *bound.limit))
 
 
 def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
     lower, upper, step = loop.operands[:3]
     block = Block()
     with building(Builder(block)):
-        stop = upper
-        for bound in dict.fromkeys(b for bounds in free.values() for b in bounds):
-            stop = ew.minimum(stop, _last_start(bound, loop.body.arguments[0], upper))
+        stop, induction = upper, loop.body.arguments[0]
+        every = dict.fromkeys(b for bounds in free.values() for b in bounds)
+        for bound in (b for b in every if induction in b.terms):
+            stop = ew.minimum(stop, _last_start(bound, induction, upper))
+        fixed = dict.fromkeys(b for b in every if induction not in b.terms)
+        if fixed:  # one that fails leaves no step to the copy without masks
+            stop = ew.where(_all_inside(fixed), stop, lower)
         full = ew.maximum(ew.sub(stop, lower), 0)
         steps = ew.floordiv(ew.add(full, ew.sub(step, 1)), step)
         middle = ew.add(lower, ew.mul(steps, step))
@@ -145,7 +152,7 @@ def _last_start(bound: Bound, induction: Value, like: Value) -> Value:
     for value in bound.terms:
         if value is not induction:
             result = ew.sub(result, value)
-    return ew.cast(result, like.type.dtype)
+    return cast(result, like.type.dtype)
 
 
 def _without_masks(block: Block, free: set[Value]) -> Block:
@@ -161,7 +168,7 @@ def _without_masks(block: Block, free: set[Value]) -> Block:
 
 def _version_straight(block: Block, function: Function, outer: set[Value]) -> None:
     """Put what follows the first such mask's use under `if inside`, in two copies."""
-    masks = _Masks(function)
+    masks = Masks(function)
     known = outer | set(block.arguments)
     free: dict[Value, list[Bound]] = {}
     start = None

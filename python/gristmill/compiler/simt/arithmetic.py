@@ -17,7 +17,7 @@ from gristmill.compiler.simt.numbers import (
     from_bits,
     fused,
     number_of,
-    round_to_bf16,
+    round_to,
     to_bits,
 )
 from gristmill.dtypes import Dtype
@@ -38,7 +38,7 @@ class ArithmeticMachine(Machine):
     def _apply(self, function: Callable[..., Any], *operands: V) -> Numbers:
         dtype = operands[0].dtype
         each = function(*(_each(x) for x in operands))
-        return Numbers(round_to_bf16(each) if dtype == dt.bf16 else each, dtype)
+        return Numbers(round_to(each, dtype) if isinstance(dtype, Dtype) else each, dtype)
 
     def add(self, x: V, y: V) -> V:
         return self._apply(np.bitwise_xor if x.dtype == dt.bool_ else np.add, x, y)

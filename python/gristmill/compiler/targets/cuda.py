@@ -39,6 +39,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.num_blocks = function.num_blocks
         self.arrival: list[str] = []
         self.memory = SharedMemory()
+        self.has_float8 = function.has_clusters  # both came with sm_89 and sm_90; there is no target between
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
         with self.in_prologue():
@@ -179,13 +180,13 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     def to_word(self, x: V) -> V:
         assert isinstance(x.dtype, Dtype)
-        narrow = x if x.dtype.kind != "float" else self.bitcast(x, dt.u16)
+        narrow = x if x.dtype.kind != "float" else self.bitcast(x, dt.u8 if x.dtype.bits == 8 else dt.u16)
         return self.cast(narrow, dt.u32)
 
     def from_word(self, word: V, dtype: Dtype | Pointer) -> V:
         assert isinstance(dtype, Dtype)
         if dtype.kind == "float":
-            return self.bitcast(self.cast(word, dt.u16), dtype)
+            return self.bitcast(self.cast(word, dt.u8 if dtype.bits == 8 else dt.u16), dtype)
         return self.cast(word, dtype)
 
     def _shuffle_halves(self, x: V, mask: int) -> V:

@@ -12,7 +12,9 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import Machine, V
+from gristmill.compiler.targets import float8
 from gristmill.dtypes import Dtype
+from gristmill.language.float8 import float8_bits, is_float8
 
 FLOAT_NAMES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
 FLOAT_PREDICATES = {"<": "olt", "<=": "ole", ">": "ogt", ">=": "oge", "==": "oeq", "!=": "une"}
@@ -24,6 +26,7 @@ class LlvmMachine(Machine):
 
     pointer_type = "ptr"
     has_half_arithmetic = False
+    has_float8 = False
     contract = "contract "
 
     def __init__(self) -> None:
@@ -122,6 +125,8 @@ class LlvmMachine(Machine):
     def constant(self, dtype: Dtype, number: float | int | bool) -> V:
         if dtype == dt.bool_:
             return V("true" if number else "false", dtype)
+        if is_float8(dtype):
+            return V(str(float8_bits(float(number), dtype)), dtype)
         return V(_float_text(float(number), dtype) if dtype.is_float else str(int(number)), dtype)
 
     def _binary(self, float_op: str, integer_op: str, x: V, y: V) -> V:
@@ -132,7 +137,7 @@ class LlvmMachine(Machine):
         return self.emit(f"{instruction} {self.typed(x)}, {y.text}", x.dtype, x.lanes)
 
     def _needs_single(self, x: V) -> bool:
-        return x.dtype.is_float and x.dtype.bits < 32 and not self.has_half_arithmetic
+        return x.dtype.is_float and x.dtype.bits < (16 if self.has_half_arithmetic else 32)
 
     def _in_single(self, function: Callable[..., V], *operands: V) -> V:
         dtype = operands[0].dtype
@@ -259,6 +264,8 @@ class LlvmMachine(Machine):
     def bitcast(self, x: V, dtype: Dtype | Pointer) -> V:
         if self.element_type(x.dtype) == self.element_type(dtype):
             return V(x.text, dtype, x.lanes)
+        if isinstance(dtype, Pointer) or isinstance(x.dtype, Pointer):
+            return self.convert("inttoptr" if isinstance(dtype, Pointer) else "ptrtoint", x, dtype)
         return self.emit(f"bitcast {self.typed(x)} to {self.type_of(dtype, x.lanes)}", dtype, x.lanes)
 
     # -- casts
@@ -311,13 +318,15 @@ class LlvmMachine(Machine):
 
     def resize_float(self, x: V, dtype: Dtype) -> V:
         """Between floating dtypes; from f64 to halves in one rounding."""
+        if 8 in (x.dtype.bits, dtype.bits):
+            return float8.resize(self, x, dtype)
         if x.dtype.bits == 16 and dtype.bits == 16:
             return self.resize_float(self.resize_float(x, dt.f32), dtype)
         if x.dtype == dt.f64 and dtype.bits == 16:
-            return self.resize_float(self._round_to_odd(x), dtype)
+            return self.resize_float(self.round_to_odd(x), dtype)
         return self.convert("fpext" if dtype.bits > x.dtype.bits else "fptrunc", x, dtype)
 
-    def _round_to_odd(self, x: V) -> V:
+    def round_to_odd(self, x: V) -> V:
         """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
         near = self.convert("fptrunc", x, dt.f32)
         back = self.convert("fpext", near, dt.f64)

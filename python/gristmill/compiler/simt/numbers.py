@@ -14,6 +14,7 @@ import numpy as np
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
+from gristmill.compiler.simt.float8 import decode, encode, is_float8
 from gristmill.compiler.targets.llvm import half_bits
 from gristmill.dtypes import Dtype
 
@@ -39,7 +40,7 @@ def storage(dtype: Kind) -> np.dtype:
     """Return the numpy dtype that registers of `dtype` are kept in; addresses are in bytes."""
     if isinstance(dtype, Pointer):
         return np.dtype(np.int64)
-    if dtype.is_float and dtype.bits == 8:
+    if is_float8(dtype):
         return np.dtype(np.uint8)
     names = {"bf16": "float32", "bool": "bool"}
     return np.dtype(names.get(dtype.name, f"{dtype.kind}{dtype.bits}"))
@@ -49,6 +50,8 @@ def number_of(dtype: Dtype, number: float | int | bool) -> Any:
     """Return a Python number rounded or wrapped to `dtype`."""
     if dtype == dt.bf16:
         return from_bits(np.uint16(half_bits(float(number), dtype)), dtype)
+    if is_float8(dtype):
+        return encode(odd_single(np.float64(number)), dtype)
     if dtype.is_float or dtype == dt.bool_:
         return np.float64(number).astype(storage(dtype))
     return np.array(int(number) % (1 << dtype.bits), f"u{dtype.itemsize}").view(storage(dtype))[()]
@@ -101,7 +104,8 @@ def odd_single(x: Any) -> Any:
 def convert(each: Any, source: Dtype, to: Dtype) -> Any:
     """Convert values: floats round to nearest even; to integers they truncate, to the nearest one within range."""
     each = np.asarray(each)
-    assert all(not d.is_float or d.bits > 8 for d in (source, to)), f"{source} to {to}: 8-bit floats are only bits here"
+    if is_float8(source):
+        each, source = np.asarray(decode(each, source)), dt.f32
     if to == dt.bool_:
         return each != 0
     if source.is_float and not to.is_float:
@@ -112,6 +116,8 @@ def convert(each: Any, source: Dtype, to: Dtype) -> Any:
         each = each.astype(np.float64 if source.bits > 16 else np.float32)
     if to == dt.f16:
         return each.astype(np.float16)
+    if is_float8(to):
+        return encode(odd_single(each) if each.dtype == np.float64 else each, to)
     return round_to_bf16(odd_single(each) if each.dtype == np.float64 else each.astype(np.float32))
 
 

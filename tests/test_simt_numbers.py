@@ -16,6 +16,7 @@ from gristmill.compiler.ir import Block, Function
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.numbers import Numbers, convert, from_bits, fused, number_of, to_bits
 from gristmill.compiler.simt.run import run_simulated
+from gristmill.errors import KernelError
 from gristmill.language.index import dt_numpy
 from machines import array, compute
 
@@ -264,3 +265,27 @@ def test_upper_half_of_a_product(dtype):
     x, y = (v.ravel() for v in np.meshgrid(np.array(edges, limits.dtype), np.array(edges, limits.dtype)))
     got = m.multiply_high(Numbers(x, dtype), Numbers(y, dtype)).each
     assert got.tolist() == [int(a) * int(b) >> dtype.bits for a, b in zip(x, y, strict=True)]
+
+
+# ---- intrinsics ----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_permuted_by_digits_or_their_signs_spread():
+    """As `prmt` of the PTX ISA does in its default mode."""
+    m = SimtMachine(Function("", Block(), 1))
+    x, y = (Numbers(np.uint32(number), dt.u32) for number in (0x80C1A203, 0xF7E6D504))
+    digits = Numbers(np.array([0x3210, 0x7654, 0x0000, 0x2516, 0xB8F9]), dt.u32)
+    got = m.call("llvm.nvvm.prmt", dt.u32, x, y, digits).each
+    assert [hex(n) for n in got.tolist()] == ["0x80c1a203", "0xf7e6d504", "0x3030303", "0xc1d5a2e6", "0xff00ffff"]
+
+
+def test_fast_intrinsics_are_near_what_they_approximate():
+    m = SimtMachine(Function("", Block(), 1))
+    x = Numbers(np.linspace(0.1, 3, 32).astype(np.float32), dt.f32)
+    wanted = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "sqrt": np.sqrt, "rcp": np.reciprocal}
+    for name, function in wanted.items():
+        got = m.call(f"llvm.nvvm.{name}.approx.f", dt.f32, x).each
+        np.testing.assert_allclose(got, function(x.each), rtol=1e-6, atol=1e-7)
+        assert got.dtype == np.float32
+    with pytest.raises(KernelError, match=r"does not know `llvm.nvvm.strange`"):
+        m.call("llvm.nvvm.strange", dt.f32, x)

@@ -11,6 +11,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import Machine, V
 from gristmill.compiler.simt.float8 import decode, encode, is_float8
+from gristmill.compiler.simt.intrinsics import meaning
 from gristmill.compiler.simt.numbers import (
     Kind,
     Numbers,
@@ -128,6 +129,10 @@ class ArithmeticMachine(Machine):
 
     def shift_right(self, x: V, y: V) -> V:
         return self._apply(np.right_shift, x, y)
+
+    def call(self, name: str, dtype: Kind, *operands: V) -> V:
+        """What an intrinsic of the CUDA target gives."""
+        return Numbers(meaning(name)(*(_each(x) for x in operands)), dtype)
 
     def multiply_high(self, x: V, y: V) -> V:
         """The upper half of the product of integers, signed or not by their dtype."""

@@ -89,6 +89,9 @@ class GlobalMemory:
                 message = f"{what}: an address is in no array ({self.reports.thread(chosen[0])})"
                 raise SimulationError(message, fix=MASK_FIX)
             array = self.arrays[int(region) - 1]
+            if array.size != dtype.itemsize:
+                message = f"{what}: {dtype} in `{array.name}`, whose elements have {array.size} bytes"
+                raise SimulationError(message, fix=f"pass a view, as in `{array.name}.view(...)`, and keep its dtype")
             self._check_alignment(addresses, chosen, array, width * dtype.itemsize, what)
             first = (addresses[chosen] - array.address) // array.size - array.memory.first
             self._check_bounds(first, chosen, array, width, what)
@@ -99,7 +102,7 @@ class GlobalMemory:
         if len(wrong):
             thread = chosen[wrong[0]]
             at = int(addresses[thread] - array.address)
-            message = f"{what}: {size} bytes at once from `{array.name}` plus {at} bytes, which is no multiple of them"
+            message = f"{what}: {size} bytes at once, {at} bytes into `{array.name}`, where no multiple of {size} lies"
             fix = "pass arrays and row lengths that keep what the kernel is promised, or take its general variant"
             raise SimulationError(f"{message} ({self.reports.thread(thread)})", fix=fix)
 

@@ -16,7 +16,7 @@ from gristmill.compiler.simt.run import run_simulated
 from gristmill.declare import Kernel
 from gristmill.errors import SimulationError
 from gristmill.language.index import dt_numpy
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import KERNELS_DIR, bfloat16, kernel_of, shipped_kernels
 
 ALIGNED, GENERAL, _ = VARIANTS

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gristmill.adopt import specialise
     from gristmill.compiler.simt.run import simulate
     from gristmill.declare import (
         Config,
@@ -61,6 +63,7 @@ _HOMES = {
     for module, names in (("declare", _DECLARE), ("dtypes", _DTYPES), ("errors", _ERRORS), ("symbolic", _SYMBOLIC))
     for name in names.split()
 }
+_HOMES["specialise"] = ("adopt", "specialise")
 _HOMES["Dtype"] = ("dtypes", "AnyDtype")
 _HOMES["simulate"] = ("compiler.simt.run", "simulate")
 
@@ -105,6 +108,7 @@ __all__ = [
     "simulate",
     "size",
     "sm_count",
+    "specialise",
     "stride",
     "u8",
     "u16",
@@ -124,4 +128,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name, value in globals().items() if not isinstance(value, ModuleType))})

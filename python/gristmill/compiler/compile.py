@@ -17,7 +17,7 @@ from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 Watch = Callable[[str, Any], None]
 
@@ -122,8 +122,10 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     made = sources(function.body)
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
-        if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
-            touched[op.row.effect] |= reached(op.operands[:1], lambda value: made.get(value, []))
+        if isinstance(op, Op) and op.row.touches_memory and op.operands[0].type.is_pointer:
+            found = reached(op.operands[:1], lambda value: made.get(value, []))
+            for kind in ("read", "write") if op.row.effect == "update" else (op.row.effect,):
+                touched[kind] |= found
     names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
     by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
     return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])

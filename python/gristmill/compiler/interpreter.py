@@ -10,7 +10,7 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
 from gristmill.language.index import dt_numpy
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
 
 REGION_BITS = 40  # elements of one array's share of the address space
@@ -112,6 +112,23 @@ class Pointers:
                 raise InterpreterError(f"store: `{memory.name}` is read-only", fix="pass an array that can be written")
             memory.elements[offsets] = value[chosen]
 
+    def update(self, change: Callable[..., Any], operands: Sequence[np.ndarray], mask: np.ndarray | None) -> np.ndarray:
+        """Put `change(element, *operands)` in place of each element in row-major order, and return what was there."""
+        active = np.ones(self.shape, np.bool_) if mask is None else mask
+        places = np.zeros(self.shape, np.int64)
+        memories = np.zeros(self.shape, np.object_)
+        for chosen, memory, offsets in self._by_memory(active, "update"):
+            if not memory.array.flags.writeable:
+                raise InterpreterError(f"update: `{memory.name}` is read-only", fix="pass an array that can be written")
+            places[chosen], memories[chosen] = offsets, memory
+        found = np.zeros(self.shape, self._dtype())
+        for at in np.argwhere(active):
+            index = tuple(at)
+            elements = memories[index].elements
+            found[index] = elements[places[index]]
+            elements[places[index]] = change(found[index], *(np.asarray(x)[index] for x in operands))
+        return found
+
     def _dtype(self) -> np.dtype:
         region = int(self.addresses.ravel()[0]) >> REGION_BITS
         return self.regions[min(max(region, 0), len(self.regions) - 1)].array.dtype
@@ -182,6 +199,10 @@ class _Program:
 
     def num_programs(self, axis: int) -> int:
         return self.grid[axis]
+
+    def fail(self, message: str, fix: str | None = None) -> NoReturn:
+        """Stop at the op that is being run."""
+        raise InterpreterError(message, fix=fix)
 
     def op(self, op: Op) -> list[Any]:
         named = dict(op.attributes)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from gristmill.compiler import frontend
+from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
-from gristmill.specialise import Specialisation, Variant
+from gristmill.specialisation import Specialisation, Variant
 
 
 def prepare(
@@ -28,6 +29,7 @@ def prepare(
     if target.kind == "host":
         function.name += f"__{target.level}"
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)

@@ -41,6 +41,7 @@ def dot(
     if input_precision not in PRECISIONS:
         known = ", ".join(repr(p) for p in PRECISIONS[1:])
         raise KernelError(f"dot(): unknown precision {describe(input_precision)}", fix=f"use one of {known}")
+    assert isinstance(a.type.dtype, Dtype)
     summed, result = _result_dtypes(a.type.dtype, need_dtype(out_dtype, "dot()"))
     shape = (*a.type.shape[:-1], b.type.shape[-1])
     start = _start(acc, shape, summed, result)

@@ -178,15 +178,15 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         sizes = [max((e.size for e in self.exchanges.values() if e.area == area), default=0) for area in (0, 1)]
         return [SharedMemory(size, 1, self.num_blocks, self.reports) for size in sizes]
 
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         key = (self.op, self.counts[0])
         self.counts[0] += 1
         if key not in self.reserved:
             memory = SharedMemory(elements * dtype.itemsize, dtype.itemsize, self.num_blocks, self.reports)
             self.reserved[key] = SharedTile(memory, 0, dtype, elements)
-        return Numbers(self.reserved[key], Pointer(dtype))
+        return _handle(self.reserved[key])
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         exchange = self.exchanges.get((self.op, self.counts[1]))
         if exchange is None:
             return super().scratch(dtypes, elements)
@@ -196,18 +196,18 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         area = self.areas[exchange.area]
         area.poison()
         tiles = [SharedTile(area, start, d, elements) for start, d in zip(exchange.starts, dtypes, strict=True)]
-        return [Numbers(tile, Pointer(tile.dtype)) for tile in tiles]
+        return [_handle(tile) for tile in tiles]
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         self.shared_store_wide(memory, index, [x])
 
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V:
         return self.shared_load_wide(memory, index, dtype, 1)[0]
 
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
         _reserved(memory).store(cast(Numbers, index).each, [cast(Numbers, x).each for x in elements])
 
-    def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
+    def shared_load_wide(self, memory: V, index: V, dtype: Dtype | Pointer, width: int) -> list[V]:
         return [Numbers(x, dtype) for x in _reserved(memory).load(cast(Numbers, index).each, width)]
 
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
@@ -351,3 +351,7 @@ def _place(position: Position) -> str:
 
 def _show(number: Any) -> str:
     return str(number.item()).lower()
+
+
+def _handle(tile: SharedTile) -> V:
+    return Numbers(tile, Pointer(tile.dtype.element if isinstance(tile.dtype, Pointer) else tile.dtype))

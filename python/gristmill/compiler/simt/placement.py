@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gristmill.compiler.ir import Function, Op, Value
+from gristmill.compiler.ir import Function, Op, Pointer, Value
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.cuda_shared import ALIGNMENT
@@ -54,7 +54,7 @@ class _Listener(CudaMachine):
         self.has_barrier = True
         super().barrier()
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         self.has_barrier = False
         handles = super().scratch(dtypes, elements)
         starts, end = [], 0

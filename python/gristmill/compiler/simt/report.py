@@ -15,7 +15,7 @@ from gristmill.declare import Kernel
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import DeclarationError, SimulationError
 from gristmill.load import load_kernels
-from gristmill.specialise import Specialisation, show
+from gristmill.specialisation import Specialisation, show
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.targets import Target, find_target
 from gristmill.declare import Kernel, Parameter
 from gristmill.errors import SimulationError
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 
 def simulate(

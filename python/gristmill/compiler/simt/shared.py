@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.compiler.ir import Pointer
 from gristmill.compiler.simt.numbers import from_bits, same_bits, to_bits
 from gristmill.compiler.simt.races import Race, Watched
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
@@ -44,7 +45,7 @@ class SharedTile:
 
     memory: SharedMemory
     start: int
-    dtype: Dtype
+    dtype: Dtype | Pointer
     elements: int
 
     @property

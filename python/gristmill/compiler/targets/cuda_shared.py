@@ -31,13 +31,13 @@ class SharedMemory:
     def total_bytes(self) -> int:
         return self._start(2)
 
-    def lasting(self, dtype: Dtype, elements: int) -> V:
+    def lasting(self, dtype: Dtype | Pointer, elements: int) -> V:
         """A place for the whole kernel."""
         start = _aligned(self.lasting_bytes)
         self.lasting_bytes = start + elements * dtype.itemsize
         return _handle(str(start), dtype)
 
-    def exchange(self, m: Any, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def exchange(self, m: Any, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         """Places for one exchange, which nobody reads any more."""
         is_first = not self.label and not m.loop_depth
         if m.label != self.label and not is_first:
@@ -71,5 +71,6 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _handle(place: str, dtype: Dtype) -> V:
-    return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {place})", Pointer(dtype))
+def _handle(place: str, dtype: Dtype | Pointer) -> V:
+    element = dtype.element if isinstance(dtype, Pointer) else dtype
+    return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {place})", Pointer(element))

@@ -112,17 +112,15 @@ ROWS, VECTORS = 4, 2  # of a product that are summed in registers at a time
 
 
 def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
-    """The tile as f32, f64 or i32 in a buffer of its own."""
-    return _filled(m, value, [tile], lambda index: m.at(tile, index))
+    """A tile converted to the dtype of `value`, in a buffer of its own."""
+    return _filled(m, value, [tile], lambda index: m.cast(m.at(tile, index), value.type.dtype))
 
 
 def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
     """A matrix product, a few rows and vectors of columns at a time, from copies of the operands in memory."""
     *outer, height, width = result.type.shape
     depth, dtype = a.shape[-1], result.type.dtype
-    left, right = (
-        _filled(m, Value(Tile(dtype, t.shape)), [t], lambda index, t=t: m.cast(m.at(t, index), dtype)) for t in (a, b)
-    )
+    left, right = (_in_memory(m, Value(Tile(dtype, t.shape)), t) for t in (a, b))
     out = _in_memory(m, result, acc)
     lanes = min(m.target.lanes, width)
     rows, vectors = min(ROWS, height), min(VECTORS, width // lanes)
@@ -152,9 +150,13 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
 
     def rows_of(batch: V, carried: list[V]) -> list[V]:
         def columns_of(row: V, carried: list[V]) -> list[V]:
-            return m.repeat(width, lanes * vectors, carried, lambda column, c: (block(batch, row, column), c)[1])  # type: ignore[no-any-return, func-returns-value]
+            def column_of(column: V, carried: list[V]) -> list[V]:
+                block(batch, row, column)
+                return carried
 
-        return m.repeat(height, rows, carried, columns_of)  # type: ignore[no-any-return]
+            return m.repeat(width, lanes * vectors, carried, column_of)
+
+        return m.repeat(height, rows, carried, columns_of)
 
     m.repeat(math.prod(outer), 1, [], rows_of)
     return out

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.layout import Layout, combine, flatten
 from gristmill.compiler.machine import V
 from gristmill.dtypes import Dtype
@@ -149,9 +149,9 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Any:
     return m.tile(layout, m.repeat(a.layout.shape[-1], 1, list(acc.registers), step))
 
 
-def _wide(m: Any, x: V, dtype: Dtype) -> V:
-    return m.cast(x, dtype)  # type: ignore[no-any-return]
+def _wide(m: Any, x: V, dtype: Dtype | Pointer) -> V:
+    return m.cast(x, dtype)
 
 
 def _multiply_add(m: Any, x: V, y: V, z: V) -> V:
-    return m.fma(x, y, z) if z.dtype.is_float else m.add(m.multiply(x, y), z)  # type: ignore[no-any-return]
+    return m.fma(x, y, z) if z.dtype.is_float else m.add(m.multiply(x, y), z)

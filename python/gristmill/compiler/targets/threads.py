@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op, Value
+from gristmill.compiler.ir import Op, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
-from gristmill.compiler.machine import Combine, Machine, V
+from gristmill.compiler.machine import Combine, Machine, Step, V
 from gristmill.compiler.targets import thread_folds, thread_moves
 from gristmill.dtypes import Dtype
 
@@ -98,10 +98,10 @@ class ThreadMachine(Machine):
         """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
     @abstractmethod
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         """Reserve shared memory for the whole kernel; returns a handle."""
 
-    def scratch(self, dtypes: Sequence[Dtype], elements: int) -> list[V]:
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
         """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype."""
         memories = [self.shared(dtype, elements) for dtype in dtypes]
         if self.loop_depth:
@@ -112,7 +112,7 @@ class ThreadMachine(Machine):
     def shared_store(self, memory: V, index: V, x: V) -> None: ...
 
     @abstractmethod
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V: ...
 
     @abstractmethod
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
@@ -260,6 +260,19 @@ class ThreadMachine(Machine):
         """The registers of a thread that do not only replicate another."""
         return _first_registers(layout, 1)
 
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        from gristmill.compiler.targets import thread_updates
+
+        return thread_updates.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        from gristmill.compiler.targets import thread_updates
+
+        thread_updates.each(self, tiles, mask, visit)
+
+    def wait_for_all(self) -> None:
+        self.barrier()
+
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None
 
@@ -344,7 +357,6 @@ class ThreadMachine(Machine):
         if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
-        assert isinstance(dtype, Dtype)
         (memory,) = self.scratch([dtype], result.type.elements)
         for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])

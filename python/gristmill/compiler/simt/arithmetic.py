@@ -205,19 +205,23 @@ def _magnitude(x: Any) -> Any:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """Truncated; of the lowest integer by -1 itself, by 0 all ones, as on devices."""
-    x, y = np.asarray(x), np.asarray(y)
+    """Truncated; of the lowest integer by -1 itself, by 0 the dividend."""
+    x, y = np.asarray(x), _divisor(y)
     size = (_magnitude(x) // _magnitude(y)).astype(x.dtype)
-    signed = np.where((x < 0) != (y < 0), -size, size) if x.dtype.kind == "i" else size
-    return np.where(y == 0, ~np.zeros_like(x), signed)[()]
+    return np.where((x < 0) != (y < 0), -size, size)[()] if x.dtype.kind == "i" else size
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """With the sign of x; by 0 x itself."""
-    x, y = np.asarray(x), np.asarray(y)
+    """With the sign of x; by 0 it is 0."""
+    x, y = np.asarray(x), _divisor(y)
     rest = (_magnitude(x) % _magnitude(y)).astype(x.dtype)
-    signed = np.where(x < 0, -rest, rest) if x.dtype.kind == "i" else rest
-    return np.where(y == 0, x, signed)[()]
+    return np.where(x < 0, -rest, rest)[()] if x.dtype.kind == "i" else rest
+
+
+def _divisor(y: Any) -> Any:
+    """1 in place of 0, as the language has it."""
+    y = np.asarray(y)
+    return np.where(y == 0, y.dtype.type(1), y)
 
 
 def _unsigned(x: Any) -> Any:

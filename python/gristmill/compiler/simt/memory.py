@@ -37,7 +37,7 @@ class GlobalArray:
         self.memory = memory
         self.name = memory.name
         self.size = memory.array.itemsize
-        self.words = memory.elements.view(f"u{self.size}")
+        self.words = memory.elements
         self.address = (region << REGION_BITS) + MIDDLE + memory.array.ctypes.data % PAGE
         self.start = self.words.ctypes.data
 
@@ -66,7 +66,8 @@ class GlobalMemory:
         if not array.dtype.isnative or any(stride % array.itemsize for stride in array.strides):
             message = f"the elements of `{name}` do not lie in memory as a device reads them"
             raise SimulationError(message, fix=f"copy it, as in `np.ascontiguousarray({name}, {array.dtype.name!r})`")
-        self.arrays.append(GlobalArray(Memory(name, array), len(self.arrays) + 1))
+        words = array.view(f"u{array.itemsize}")  # numpy cannot stride over the 8-bit floats of others
+        self.arrays.append(GlobalArray(Memory(name, words), len(self.arrays) + 1))
         return self.arrays[-1].address
 
     def watch(self) -> None:

@@ -196,14 +196,14 @@ def test_promise_of_alignment_that_does_not_hold_is_reported():
     x = zeros(1024 + 4)[1:1025]
     kernel = kernel_of(MASKED)
     text = reported(kernel, x, zeros(1024), variant=ALIGNED)
-    assert ":8:25: error: load: 8 bytes at once from `x` plus 0 bytes, which is no multiple of them" in text
+    assert ":8:25: error: load: 8 bytes at once, 0 bytes into `x`, where no multiple of 8 lies" in text
     run_simulated(kernel, None, x, zeros(1024))
 
 
 def test_row_length_that_breaks_the_promise_of_alignment_is_reported():
     kernel = shipped_kernels()["softmax_forward"]
     x = np.zeros((2, 1001), np.float32)
-    assert "16 bytes at once from `x` plus 4004 bytes" in reported(kernel, x, np.empty_like(x), variant=ALIGNED)
+    assert "16 bytes at once, 4004 bytes into `x`" in reported(kernel, x, np.empty_like(x), variant=ALIGNED)
     run_simulated(kernel, None, x, np.empty_like(x))
 
 
@@ -361,6 +361,7 @@ WRONG_CALLS = {
     "takes 3 arguments, got 4": lambda k, x: gm.simulate(k, None, x, x.copy(), 1, 2),
     "`x` must be a numpy array, got list": lambda k, x: gm.simulate(k, None, [1.0], x),
     "`n` must be a number, got str": lambda k, x: gm.simulate(k, None, x, x.copy(), "many"),
+    "`n` must be a number, got ndarray": lambda k, x: gm.simulate(k, None, x, x.copy(), x),
     "`y` is given twice": lambda k, x: gm.simulate(k, None, x, x.copy(), y=x),
     "`scale` needs `y`": lambda k, x: gm.simulate(k, None, x),
     "`scale` has no `z`": lambda k, x: gm.simulate(k, None, x, x.copy(), z=1),

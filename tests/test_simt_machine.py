@@ -314,3 +314,24 @@ def test_addresses_are_in_bytes_and_offsets_in_elements():
     p = Numbers(np.int64(1000), Pointer(dt.f64))
     assert m.offset(p, i32(-2)).each == 984
     assert m.offset(p, Numbers(np.uint32(2**32 - 1), dt.u32)).each == 1000 + 8 * (2**32 - 1)
+
+
+def test_access_of_another_size_than_the_elements_is_reported():
+    m, x = machine(), np.zeros(64, np.float32)
+    address = m.memory.add("x", x)
+    m.memory.watch()
+    p = Numbers(np.int64(address), Pointer(dt.f16))
+    with pytest.raises(SimulationError, match=r"load: f16 in `x`, whose elements have 4 bytes"):
+        m.wide_load(p, 1, None, None, {})
+    whole = Numbers(np.int64(address), Pointer(dt.i32))
+    assert m.wide_load(whole, 1, None, None, {})[0].each.tolist() == [0] * 64
+
+
+@pytest.mark.parametrize("dtype", [dt.f8e4m3, dt.f8e5m2], ids=str)
+def test_arrays_of_8_bit_floats_are_loaded_and_stored(dtype):
+    m, y = machine(), np.arange(64).astype(dt_numpy(dtype))[::-1]
+    p = Numbers(m.memory.add("y", y) - m.index, Pointer(dtype))
+    m.memory.watch()
+    (x,) = m.wide_load(p, 1, None, None, {})
+    m.wide_store(p, [m.negative(x)], None, {})
+    assert y.astype(float).tolist() == (-np.arange(64.0)[::-1]).astype(dt_numpy(dtype)).astype(float).tolist()

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import run_kernel
-from gristmill.compiler.simt.numbers import convert, from_bits, fused, number_of, to_bits
+from gristmill.compiler.ir import Block, Function
+from gristmill.compiler.simt.machine import SimtMachine
+from gristmill.compiler.simt.numbers import Numbers, convert, from_bits, fused, number_of, to_bits
 from gristmill.compiler.simt.run import run_simulated
+from gristmill.errors import KernelError
 from gristmill.language.index import dt_numpy
 from machines import array, compute
 
@@ -185,10 +188,11 @@ def test_maximum_prefers_the_positive_zero_whatever_the_order():
     assert np.signbit(compute(run_simulated, "tl.minimum(x, y)", x=x, y=y)).tolist() == [True, True, True, False]
 
 
-def test_integer_division_by_zero_gives_what_a_device_gives():
-    x, y = array("i32", 5, -5, 0, 7), array("i32", 0, 0, 0, 1)
-    assert compute(run_simulated, "x // y", x=x, y=y).tolist() == [-1, -1, -1, 7]
-    assert compute(run_simulated, "x % y", x=x, y=y).tolist() == [5, -5, 0, 0]
+@pytest.mark.parametrize("dtype", ["i8", "i32", "u16", "u64"])
+def test_integer_division_by_zero_is_division_by_one(dtype):
+    x, y = array(dtype, 5, 100, 0, 7), array(dtype, 0, 0, 0, 2)
+    assert compute(run_simulated, "x // y", x=x, y=y).tolist() == [5, 100, 0, 3]
+    assert compute(run_simulated, "x % y", x=x, y=y).tolist() == [0, 0, 0, 1]
 
 
 @pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "u64"])
@@ -197,3 +201,92 @@ def test_shifts_beyond_the_width_give_zero_or_the_sign(dtype):
     y = array(dtype, *[getattr(dt, dtype).bits] * 4)
     assert compute(run_simulated, "x << y", x=x, y=y).tolist() == [0] * 4
     assert compute(run_simulated, "x >> y", x=x, y=y).tolist() == [0] * 4
+
+
+# ---- 8-bit floats and bits -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [dt.f8e4m3, dt.f8e5m2], ids=str)
+def test_every_8_bit_float_means_what_it_means_elsewhere(dtype):
+    bits = np.arange(256, dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        for to in (dt.f16, dt.f32, dt.f64, dt.bf16):
+            assert_same(convert(bits, dtype, to), bits.view(dt_numpy(dtype)).astype(dt_numpy(to)), to)
+
+
+@pytest.mark.parametrize("dtype", [dt.f8e4m3, dt.f8e5m2], ids=str)
+def test_numbers_become_the_nearest_8_bit_float_and_stop_at_the_largest(dtype):
+    largest = 448.0 if dtype == dt.f8e4m3 else 57344.0
+    with np.errstate(all="ignore"):
+        halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+        exact = halves[np.abs(halves.astype(float)) <= largest]
+        want = exact.astype(np.float32).astype(dt_numpy(dtype)).view(np.uint8)
+        np.testing.assert_array_equal(convert(exact, dt.f16, dtype), want)
+        wide = exact.astype(np.float64) * (1 + 2.0**-40)
+        beside = np.abs(convert(wide, dt.f64, dtype).astype(int) - want)
+        assert set(beside.tolist()) == {0, 1}, "halfway between two and a little more is the upper one"
+        high = convert(np.array([largest, 1e30, -math.inf]), dt.f64, dtype)
+        assert np.abs(convert(high, dtype, dt.f64)).tolist() == [largest] * 3
+        assert convert(np.float32(math.nan), dt.f32, dtype) == 0x7F
+
+
+@pytest.mark.parametrize("dtype", [dt.f8e4m3, dt.f8e5m2], ids=str)
+def test_8_bit_floats_are_calculated_with_in_f32(dtype):
+    m, bits = SimtMachine(Function("", Block(), 1)), np.arange(32, dtype=np.uint8) + 48
+    x, two = Numbers(bits, dtype), m.constant(dtype, 2.0)
+    values = bits.view(dt_numpy(dtype)).astype(np.float32)
+    assert (m.multiply(x, two).each == (values * 2).astype(dt_numpy(dtype)).view(np.uint8)).all()
+    assert (m.compare("<", x, two).each == (values < 2)).all()
+    assert (m.negative(x).each == bits + 128).all()
+    assert m.bitcast(x, dt.u8).each.tolist() == bits.tolist()
+
+
+INTS = [d for d in dt.ALL if d.is_int]
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_bits_are_counted_and_turned_round(dtype):
+    m, limits = SimtMachine(Function("", Block(), 1)), np.iinfo(dt_numpy(dtype))
+    numbers = [0, 1, 2, 5, 100, limits.max, limits.min, limits.max // 3, limits.max - 1]
+    x, width = Numbers(np.array(numbers, limits.dtype), dtype), dtype.bits
+    texts = [format(n % (1 << width), f"0{width}b") for n in numbers]
+    assert m.count_ones(x).each.tolist() == [text.count("1") for text in texts]
+    zeros = [len(text) - len(text.lstrip("0")) for text in texts]
+    assert m.leading_zeros(x).each.tolist() == zeros
+    turned = [int(text[::-1], 2) for text in texts]
+    assert [n % (1 << width) for n in m.reverse_bits(x).each.tolist()] == turned
+    assert int(m.count_ones(Numbers(limits.dtype.type(7), dtype)).each) == 3
+    assert int(m.reverse_bits(Numbers(limits.dtype.type(2), dtype)).each) % (1 << width) == 1 << width - 2
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+def test_upper_half_of_a_product(dtype):
+    m, limits = SimtMachine(Function("", Block(), 1)), np.iinfo(dt_numpy(dtype))
+    edges = [limits.min, limits.max, 0, 1, limits.max // 3, limits.min + 1, 77, limits.max - 5]
+    x, y = (v.ravel() for v in np.meshgrid(np.array(edges, limits.dtype), np.array(edges, limits.dtype)))
+    got = m.multiply_high(Numbers(x, dtype), Numbers(y, dtype)).each
+    assert got.tolist() == [int(a) * int(b) >> dtype.bits for a, b in zip(x, y, strict=True)]
+
+
+# ---- intrinsics ----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_permuted_by_digits_or_their_signs_spread():
+    """As `prmt` of the PTX ISA does in its default mode."""
+    m = SimtMachine(Function("", Block(), 1))
+    x, y = (Numbers(np.uint32(number), dt.u32) for number in (0x80C1A203, 0xF7E6D504))
+    digits = Numbers(np.array([0x3210, 0x7654, 0x0000, 0x2516, 0xB8F9]), dt.u32)
+    got = m.call("llvm.nvvm.prmt", dt.u32, x, y, digits).each
+    assert [hex(n) for n in got.tolist()] == ["0x80c1a203", "0xf7e6d504", "0x3030303", "0xc1d5a2e6", "0xff00ffff"]
+
+
+def test_fast_intrinsics_are_near_what_they_approximate():
+    m = SimtMachine(Function("", Block(), 1))
+    x = Numbers(np.linspace(0.1, 3, 32).astype(np.float32), dt.f32)
+    wanted = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "sqrt": np.sqrt, "rcp": np.reciprocal}
+    for name, function in wanted.items():
+        got = m.call(f"llvm.nvvm.{name}.approx.f", dt.f32, x).each
+        np.testing.assert_allclose(got, function(x.each), rtol=1e-6, atol=1e-7)
+        assert got.dtype == np.float32
+    with pytest.raises(KernelError, match=r"does not know `llvm.nvvm.strange`"):
+        m.call("llvm.nvvm.strange", dt.f32, x)

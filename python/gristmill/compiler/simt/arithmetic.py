@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import Machine, V
+from gristmill.compiler.simt.float8 import decode, encode, is_float8
+from gristmill.compiler.simt.intrinsics import meaning
 from gristmill.compiler.simt.numbers import (
     Kind,
     Numbers,
@@ -17,7 +19,7 @@ from gristmill.compiler.simt.numbers import (
     from_bits,
     fused,
     number_of,
-    round_to,
+    round_to_bf16,
     to_bits,
 )
 from gristmill.dtypes import Dtype
@@ -37,8 +39,10 @@ class ArithmeticMachine(Machine):
 
     def _apply(self, function: Callable[..., Any], *operands: V) -> Numbers:
         dtype = operands[0].dtype
-        each = function(*(_each(x) for x in operands))
-        return Numbers(round_to(each, dtype) if isinstance(dtype, Dtype) else each, dtype)
+        each = function(*(_value(x) for x in operands))
+        if dtype == dt.bf16:
+            each = round_to_bf16(each)
+        return Numbers(encode(each, cast(Dtype, dtype)) if is_float8(dtype) else each, dtype)
 
     def add(self, x: V, y: V) -> V:
         return self._apply(np.bitwise_xor if x.dtype == dt.bool_ else np.add, x, y)
@@ -126,8 +130,26 @@ class ArithmeticMachine(Machine):
     def shift_right(self, x: V, y: V) -> V:
         return self._apply(np.right_shift, x, y)
 
+    def call(self, name: str, dtype: Kind, *operands: V) -> V:
+        """What an intrinsic of the CUDA target gives."""
+        return Numbers(meaning(name)(*(_each(x) for x in operands)), dtype)
+
+    def multiply_high(self, x: V, y: V) -> V:
+        """The upper half of the product of integers, signed or not by their dtype."""
+        return self._apply(_upper_half, x, y)
+
+    def count_ones(self, x: V) -> V:
+        return self._apply(lambda a: np.bitwise_count(_unsigned(a)).astype(np.asarray(a).dtype), x)
+
+    def leading_zeros(self, x: V) -> V:
+        """The zeros above the highest one; of 0 the width."""
+        return self._apply(_leading_zeros, x)
+
+    def reverse_bits(self, x: V) -> V:
+        return self._apply(_reversed, x)
+
     def compare(self, predicate: str, x: V, y: V) -> V:
-        return Numbers(COMPARISONS[predicate](_each(x), _each(y)), dt.bool_)
+        return Numbers(COMPARISONS[predicate](_value(x), _value(y)), dt.bool_)
 
     def select(self, condition: V, x: V, y: V) -> V:
         return x if x is y else Numbers(np.where(_each(condition), _each(x), _each(y))[()], x.dtype)
@@ -150,6 +172,11 @@ class ArithmeticMachine(Machine):
 def _each(x: V) -> Any:
     assert isinstance(x, Numbers)
     return x.each
+
+
+def _value(x: V) -> Any:
+    """What can be calculated with: 8-bit floats as f32."""
+    return decode(_each(x), cast(Dtype, x.dtype)) if is_float8(x.dtype) else _each(x)
 
 
 def _flushed(x: Any) -> Any:
@@ -178,16 +205,52 @@ def _magnitude(x: Any) -> Any:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """Truncated; of the lowest integer by -1 itself, by 0 all ones, as on devices."""
-    x, y = np.asarray(x), np.asarray(y)
+    """Truncated; of the lowest integer by -1 itself, by 0 the dividend."""
+    x, y = np.asarray(x), _divisor(y)
     size = (_magnitude(x) // _magnitude(y)).astype(x.dtype)
-    signed = np.where((x < 0) != (y < 0), -size, size) if x.dtype.kind == "i" else size
-    return np.where(y == 0, ~np.zeros_like(x), signed)[()]
+    return np.where((x < 0) != (y < 0), -size, size)[()] if x.dtype.kind == "i" else size
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """With the sign of x; by 0 x itself."""
-    x, y = np.asarray(x), np.asarray(y)
+    """With the sign of x; by 0 it is 0."""
+    x, y = np.asarray(x), _divisor(y)
     rest = (_magnitude(x) % _magnitude(y)).astype(x.dtype)
-    signed = np.where(x < 0, -rest, rest) if x.dtype.kind == "i" else rest
-    return np.where(y == 0, x, signed)[()]
+    return np.where(x < 0, -rest, rest)[()] if x.dtype.kind == "i" else rest
+
+
+def _divisor(y: Any) -> Any:
+    """1 in place of 0, as the language has it."""
+    y = np.asarray(y)
+    return np.where(y == 0, y.dtype.type(1), y)
+
+
+def _unsigned(x: Any) -> Any:
+    return np.asarray(x).view(f"u{np.asarray(x).dtype.itemsize}")
+
+
+def _upper_half(x: Any, y: Any) -> Any:
+    """By halves of the factors, none of whose products overflows; of negative factors the other one is taken away."""
+    kind, (a, b) = np.asarray(x).dtype, (_unsigned(v).astype(np.uint64) for v in (x, y))
+    half = np.uint64(kind.itemsize * 4)
+    low = np.uint64((1 << int(half)) - 1)
+    middle = (a >> half) * (b & low) + ((a & low) * (b & low) >> half)
+    cross = (a & low) * (b >> half) + (middle & low)
+    high = (a >> half) * (b >> half) + (middle >> half) + (cross >> half)
+    high = high.astype(f"u{kind.itemsize}").view(kind)
+    return high - np.where(x < 0, y, 0).astype(kind) - np.where(y < 0, x, 0).astype(kind)
+
+
+def _leading_zeros(x: Any) -> Any:
+    word, kind = _unsigned(x), np.asarray(x).dtype
+    for step in (1, 2, 4, 8, 16, 32):
+        if step < kind.itemsize * 8:
+            word = word | word >> word.dtype.type(step)
+    return (kind.itemsize * 8 - np.bitwise_count(word)).astype(kind)
+
+
+def _reversed(x: Any) -> Any:
+    """Bytes in the other order, and the bits of each."""
+    word, kind = np.ascontiguousarray(_unsigned(x)), np.asarray(x).dtype
+    bytes_ = word.reshape(*word.shape, 1).view(np.uint8)[..., ::-1]
+    bits = np.packbits(np.unpackbits(bytes_[..., None], axis=-1, bitorder="little"), axis=-1)
+    return np.ascontiguousarray(bits[..., 0]).view(kind)[..., 0].reshape(np.shape(x))

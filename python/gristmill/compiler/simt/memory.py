@@ -37,7 +37,7 @@ class GlobalArray:
         self.memory = memory
         self.name = memory.name
         self.size = memory.array.itemsize
-        self.words = memory.elements.view(f"u{self.size}")
+        self.words = memory.elements
         self.address = (region << REGION_BITS) + MIDDLE + memory.array.ctypes.data % PAGE
         self.start = self.words.ctypes.data
 
@@ -66,7 +66,8 @@ class GlobalMemory:
         if not array.dtype.isnative or any(stride % array.itemsize for stride in array.strides):
             message = f"the elements of `{name}` do not lie in memory as a device reads them"
             raise SimulationError(message, fix=f"copy it, as in `np.ascontiguousarray({name}, {array.dtype.name!r})`")
-        self.arrays.append(GlobalArray(Memory(name, array), len(self.arrays) + 1))
+        words = array.view(f"u{array.itemsize}")  # numpy cannot stride over the 8-bit floats of others
+        self.arrays.append(GlobalArray(Memory(name, words), len(self.arrays) + 1))
         return self.arrays[-1].address
 
     def watch(self) -> None:
@@ -89,6 +90,9 @@ class GlobalMemory:
                 message = f"{what}: an address is in no array ({self.reports.thread(chosen[0])})"
                 raise SimulationError(message, fix=MASK_FIX)
             array = self.arrays[int(region) - 1]
+            if array.size != dtype.itemsize:
+                message = f"{what}: {dtype} in `{array.name}`, whose elements have {array.size} bytes"
+                raise SimulationError(message, fix=f"pass a view, as in `{array.name}.view(...)`, and keep its dtype")
             self._check_alignment(addresses, chosen, array, width * dtype.itemsize, what)
             first = (addresses[chosen] - array.address) // array.size - array.memory.first
             self._check_bounds(first, chosen, array, width, what)
@@ -99,7 +103,7 @@ class GlobalMemory:
         if len(wrong):
             thread = chosen[wrong[0]]
             at = int(addresses[thread] - array.address)
-            message = f"{what}: {size} bytes at once from `{array.name}` plus {at} bytes, which is no multiple of them"
+            message = f"{what}: {size} bytes at once, {at} bytes into `{array.name}`, where no multiple of {size} lies"
             fix = "pass arrays and row lengths that keep what the kernel is promised, or take its general variant"
             raise SimulationError(f"{message} ({self.reports.thread(thread)})", fix=fix)
 

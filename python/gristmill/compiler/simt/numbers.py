@@ -14,10 +14,9 @@ import numpy as np
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
+from gristmill.compiler.simt.float8 import decode, encode, is_float8
 from gristmill.compiler.targets.llvm import half_bits
 from gristmill.dtypes import Dtype
-from gristmill.language.float8 import computed, is_float8, to_float8
-from gristmill.language.index import dt_numpy
 
 Kind = Dtype | Pointer
 NAN_OF_BF16 = np.uint32(0x7FFF0000)
@@ -41,7 +40,9 @@ def storage(dtype: Kind) -> np.dtype:
     """Return the numpy dtype that registers of `dtype` are kept in; addresses are in bytes."""
     if isinstance(dtype, Pointer):
         return np.dtype(np.int64)
-    names = {"bf16": "float32", "f8e4m3": "float32", "f8e5m2": "float32", "bool": "bool"}
+    if is_float8(dtype):
+        return np.dtype(np.uint8)
+    names = {"bf16": "float32", "bool": "bool"}
     return np.dtype(names.get(dtype.name, f"{dtype.kind}{dtype.bits}"))
 
 
@@ -50,7 +51,7 @@ def number_of(dtype: Dtype, number: float | int | bool) -> Any:
     if dtype == dt.bf16:
         return from_bits(np.uint16(half_bits(float(number), dtype)), dtype)
     if is_float8(dtype):
-        return round_to(np.float64(number), dtype)[()]
+        return encode(odd_single(np.float64(number)), dtype)
     if dtype.is_float or dtype == dt.bool_:
         return np.float64(number).astype(storage(dtype))
     return np.array(int(number) % (1 << dtype.bits), f"u{dtype.itemsize}").view(storage(dtype))[()]
@@ -61,8 +62,6 @@ def to_bits(each: Any, dtype: Kind) -> Any:
     each = np.asarray(each)
     if dtype == dt.bf16:
         return (each.view(np.uint32) >> np.uint32(16)).astype(np.uint16)
-    if is_float8(dtype):
-        return to_float8(each, dtype).view(np.uint8)  # type: ignore[arg-type]
     return each.view(f"u{dtype.bits // 8}")
 
 
@@ -72,8 +71,6 @@ def from_bits(bits: Any, dtype: Kind) -> Any:
         return bits != 0
     if dtype == dt.bf16:
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if is_float8(dtype):
-        return np.asarray(bits).view(dt_numpy(dtype)).astype(np.float32)
     return bits.view(storage(dtype))
 
 
@@ -94,13 +91,6 @@ def round_to_bf16(single: Any) -> Any:
     return np.asarray(np.where(single != single, NAN_OF_BF16, near)).view(np.float32)[()]
 
 
-def round_to(each: Any, dtype: Dtype) -> Any:
-    """Round what is computed in f32 to a dtype whose numbers are kept as f32; others stay."""
-    if dtype == dt.bf16:
-        return round_to_bf16(each)
-    return np.asarray(computed(to_float8(each, dtype))) if is_float8(dtype) else each
-
-
 def odd_single(x: Any) -> Any:
     """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
     x = np.asarray(x)
@@ -114,6 +104,8 @@ def odd_single(x: Any) -> Any:
 def convert(each: Any, source: Dtype, to: Dtype) -> Any:
     """Convert values: floats round to nearest even; to integers they truncate, to the nearest one within range."""
     each = np.asarray(each)
+    if is_float8(source):
+        each, source = np.asarray(decode(each, source)), dt.f32
     if to == dt.bool_:
         return each != 0
     if source.is_float and not to.is_float:
@@ -125,7 +117,7 @@ def convert(each: Any, source: Dtype, to: Dtype) -> Any:
     if to == dt.f16:
         return each.astype(np.float16)
     if is_float8(to):
-        return round_to(each, to)
+        return encode(odd_single(each) if each.dtype == np.float64 else each, to)
     return round_to_bf16(odd_single(each) if each.dtype == np.float64 else each.astype(np.float32))
 
 

@@ -16,7 +16,7 @@ from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.targets import Target, find_target
-from gristmill.declare import Kernel
+from gristmill.declare import Kernel, Parameter
 from gristmill.errors import SimulationError
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
@@ -77,7 +77,7 @@ def run_simulated(
 
 
 def _checked(kernel: Kernel, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name; raises for what is neither a numpy array nor a number where one is needed."""
+    """Return the arguments by name; raises for those that no parameter takes."""
     names = [p.name for p in kernel.parameters]
     if len(arguments) > len(names):
         message = f"`{kernel.name}` takes {len(names)} arguments, got {len(arguments)}"
@@ -87,15 +87,19 @@ def _checked(kernel: Kernel, arguments: Sequence[Any], named: Mapping[str, Any])
         raise SimulationError(f"`{name}` is given twice", fix="give it by position or by name")
     given |= named
     for parameter in kernel.parameters:
-        value = given.get(parameter.name)
-        is_array = isinstance(value, np.ndarray)
-        if parameter.kind == "pointer" and parameter.name in given and not is_array:
-            message = f"`{parameter.name}` must be a numpy array, got {type(value).__name__}"
-            raise SimulationError(message, fix=f"pass `np.asarray({parameter.name})`")
-        if parameter.kind != "pointer" and parameter.name in given and np.asarray(value).dtype.kind not in "biufV":
-            message = f"`{parameter.name}` must be a number, got {type(value).__name__}"
-            raise SimulationError(message, fix="pass an int, a float or a bool")
+        if parameter.name in given:
+            _check(parameter, given[parameter.name])
     return given
+
+
+def _check(parameter: Parameter, value: Any) -> None:
+    """Raise unless it is a numpy array where one is needed, and a number elsewhere."""
+    if parameter.kind == "pointer" and not isinstance(value, np.ndarray):
+        message = f"`{parameter.name}` must be a numpy array, got {type(value).__name__}"
+        raise SimulationError(message, fix=f"pass `np.asarray({parameter.name})`")
+    if parameter.kind != "pointer" and (np.ndim(value) or np.asarray(value).dtype.kind not in "biufV"):
+        message = f"`{parameter.name}` must be a number, got {type(value).__name__}"
+        raise SimulationError(message, fix="pass an int, a float or a bool")
 
 
 def check_target(name: str) -> Target:

@@ -15,7 +15,7 @@ from gristmill.compiler.op import COMPOSITES, ROWS, Composite, OpRow, emit
 from gristmill.compiler.scope import Scope
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
-from gristmill.language import bits, index, shape
+from gristmill.language import bits, debug, index, shape
 from gristmill.language import elementwise as ew
 from gristmill.language.types import as_value, constant, describe, is_number
 
@@ -387,6 +387,7 @@ BUILTINS: dict[Any, Callable[..., Any]] = {
     len: _length,
     float: _convert("f32", float),
     int: _convert("i32", int),
+    print: debug.device_print,
 }
 
 

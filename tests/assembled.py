@@ -9,7 +9,7 @@ from typing import Any
 
 from gristmill.compiler.compile import generate, lower_variant
 from gristmill.compiler.targets import TARGETS
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from kept import compiler_version, kept
 from machines import kernel_of
 from ptx import Entry, Usage, assemble

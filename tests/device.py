@@ -17,7 +17,7 @@ import pytest
 from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from host import pack
 
 pytest.importorskip("llvmlite")

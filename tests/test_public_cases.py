@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
+from gristmill.compiler.simt.run import run_simulated
 from gristmill.errors import GristmillError
 from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
 
@@ -53,6 +54,9 @@ def runs(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return register
 
 
+OTHERWISE_ON_CUDA = {"R38": "exp2 is 0 where its result is denormal, as it says"}
+
+
 @on_each_machine
 @pytest.mark.parametrize("name", CASES)
 def test_public_case(run, name):
@@ -60,6 +64,8 @@ def test_public_case(run, name):
     if name not in RUNNERS:
         missing = {**LANGUAGE, **KERNELS, **ELSEWHERE}[name]
         pytest.skip(f"needs {missing}: {case['feature']}")
+    if run is run_simulated and name in OTHERWISE_ON_CUDA:
+        pytest.skip(OTHERWISE_ON_CUDA[name])
     inputs = case["make"]()
     found = RUNNERS[name](run, inputs)
     assert isinstance(case["want"](inputs), str) or PUBLIC.compare(case, found, inputs) == []

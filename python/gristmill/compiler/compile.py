@@ -10,15 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gristmill.compiler import emit, frontend
-from gristmill.compiler.checks import asks_for_checks
-from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, verify, walk
-from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler import emit
+from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, walk
+from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 Watch = Callable[[str, Any], None]
 
@@ -86,29 +85,11 @@ class Lowered:
     overflows: bool
 
 
-def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
-    """Whether a call may take a later specialisation in the same dtypes: the kernel picks, the first that suits."""
-    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
-    return bool(kernel.pick) and same[-1] != specialisation
-
-
 def lower_variant(
     kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch
 ) -> Lowered:
     """Build the tile IR, run the passes, and lower it on the target's machine."""
-    function = frontend.build(kernel, specialisation, variant)
-    if target.kind == "host":
-        function.name += f"__{target.level}"
-    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
-    function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
-    divisibility = access.promise(function) if variant.is_aligned else {}
-    function.facts |= divisibility
-    watch("tile", function)
-    for name, run, kinds in PIPELINE:
-        if target.kind in kinds:
-            run(function)
-            verify(function)
-            watch(name, function)
+    function, divisibility = prepare(kernel, specialisation, variant, target, watch)
     machine = CudaMachine(function) if target.kind == "cuda" else HostMachine(function, target)
     text = machine.text()
     watch("llvm", text)

@@ -13,6 +13,7 @@ from typing import Any
 from gristmill.compiler.ir import Block, If, Pointer, Value
 from gristmill.compiler.op import COMPOSITES, ROWS, Composite, OpRow, emit
 from gristmill.compiler.scope import Scope
+from gristmill.compiler.widening import meet
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
 from gristmill.language import bits, debug, index, shape
@@ -214,6 +215,7 @@ def _if_expression(scope: Scope, node: ast.IfExp) -> Any:
     for block, branch in zip(blocks, (node.body, node.orelse), strict=True):
         with scope.builder.inside(block):
             values.append(as_value(evaluate(scope, branch), "a branch"))
+    values = meet(scope, blocks, values)
     if values[0].type != values[1].type:
         fix = "cast one of them, as in `x.to(tl.float32)`"
         raise KernelError(f"the branches differ in type: {values[0].type} and {values[1].type}", fix=fix)
@@ -331,6 +333,8 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         return callee(*arguments, **named)
     if isinstance(callee, Composite):
         return scope.inline(scope, callee.function, arguments, named)
+    if isinstance(callee, Dtype):
+        return ROWS["cast"](*arguments, callee, **named)
     has_tiles = any(isinstance(x, Value) for x in (*arguments, *named.values()))
     if callee in BUILTINS:
         return _compile_time(scope, lambda *a: BUILTINS[callee](*a, **named), *arguments)
@@ -342,7 +346,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
     if has_tiles or not callable(callee):
         fix = "use an operation of `gristmill.language`, or write a helper function in it"
         raise KernelError(f"`{getattr(callee, '__name__', callee)}` cannot be called on tiles", fix=fix)
-    return _compile_time(scope, lambda *a: callee(*a, **named), *arguments)
+    return _unwrap(_compile_time(scope, lambda *a: callee(*a, **named), *arguments))
 
 
 def _symbolic(scope: Scope, function: Any, arguments: list[Any], named: dict[str, Any], has_tiles: bool) -> Any:

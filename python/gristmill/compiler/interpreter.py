@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NoReturn
 
@@ -20,7 +20,7 @@ from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
 from gristmill.language.index import dt_numpy
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
 
 REGION_BITS = 40  # elements of one array's share of the address space
@@ -48,13 +48,21 @@ class Memory:
 
     def check(self, offsets: np.ndarray, what: str) -> None:
         """Raise InterpreterError unless each of `offsets`, in elements from the lowest address, is in the array."""
+        inside = self.has(offsets)
+        if not inside.all():
+            message = self.outside(int(offsets[~inside][0]), what)
+            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+
+    def has(self, offsets: np.ndarray) -> np.ndarray:
+        """Return which of `offsets` are in the array."""
         inside = (offsets >= 0) & (offsets < len(self.elements))
         inside[inside] = self.is_ours[offsets[inside]]
-        if not inside.all():
-            shape = list(self.array.shape)
-            offset = int(offsets[~inside][0]) + self.first
-            message = f"{what}: element {offset} of `{self.name}` is outside the array, whose shape is {shape}"
-            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+        return inside
+
+    def outside(self, offset: int, what: str) -> str:
+        """Say that `what` went to an offset outside the array."""
+        shape = list(self.array.shape)
+        return f"{what}: element {offset + self.first} of `{self.name}` is outside the array, whose shape is {shape}"
 
 
 class Pointers:
@@ -317,13 +325,20 @@ def _index_value(parameter: Parameter, array: np.ndarray) -> int:
 def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Specialisation:
     """Return the first specialisation in the arrays' dtypes and the given constants that suits the call."""
     found = _dtypes(kernel, values)
-    for candidate in kernel.specialisations():
-        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
-        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
-            return candidate
+    for candidate in _fitting(kernel, values, constants):
+        return candidate
     asked = ", ".join([*(d.name for d in found.values()), *(f"{k}={v}" for k, v in constants.items())])
     known = ", ".join(s.id for s in kernel.specialisations())
     raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
+
+
+def _fitting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
+    """The specialisations that suit the call, the one to take first."""
+    found = _dtypes(kernel, values)
+    for candidate in kernel.specialisations():
+        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
+        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
+            yield candidate
 
 
 def _dtypes(kernel: Kernel, values: Mapping[str, Any]) -> dict[str, Dtype]:

@@ -10,6 +10,7 @@ from typing import Any
 from gristmill.compiler.expressions import binary, decay, evaluate, truth
 from gristmill.compiler.ir import Block, For, If, Tile, Value, While
 from gristmill.compiler.scope import Scope
+from gristmill.compiler.widening import build_loop, meet, next_value
 from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
 from gristmill.language import elementwise as ew
@@ -65,6 +66,9 @@ def _branch_to_return(scope: Scope, node: ast.If, rest: list[ast.stmt]) -> Any:
             ends = body and isinstance(body[-1], ast.Return)
             values.append(_as_results(execute_function(scope, body if ends else body + rest)))
             scope.names = names
+    if len(values[0]) == len(values[1]):
+        pairs = [meet(scope, blocks, list(pair)) for pair in zip(*values, strict=True)]
+        values = [[pair[side] for pair in pairs] for side in (0, 1)]
     if [v.type for v in values[0]] != [v.type for v in values[1]]:
         kinds = " and ".join(", ".join(str(v.type) for v in vs) or "nothing" for vs in values)
         raise KernelError(f"the paths return different types: {kinds}", fix="return the same types on every path")
@@ -216,6 +220,7 @@ def _merge(scope: Scope, node: ast.If, condition: Value, blocks: list[Block], af
             scope.removed[name] = "only one branch of an `if` assigns it"
             continue
         tiles = [_side(scope, block, side, name) for block, side in zip(blocks, sides, strict=True)]
+        tiles = meet(scope, blocks, tiles)
         if tiles[0].type != tiles[1].type:
             fix = f"cast one of them, as in `{name} = {name}.to(tl.float32)`"
             raise KernelError(f"`{name}` is {tiles[0].type} in one branch and {tiles[1].type} in the other", fix=fix)
@@ -256,7 +261,7 @@ def _loop_body(scope: Scope, block: Block, carried: list[str], body: list[ast.st
 
 
 def _next_value(scope: Scope, name: str, initial: Any) -> Value:
-    new = as_value(scope.names[name], f"`{name}`")
+    new = next_value(name, as_value(scope.names[name], f"`{name}`"), as_type(initial))
     if new.type != as_type(initial):
         fix = f"start with that type, as in `{name} = {_start(new)}`"
         raise KernelError(f"`{name}` is {as_type(initial)} before the loop and {new.type} after a step", fix=fix)
@@ -289,12 +294,16 @@ def _for(scope: Scope, node: ast.For) -> None:
     lower, upper, step = _bounds(scope, iterator)
     carried = _carried_names(scope, node.body, {node.target.id})
     initial = [as_value(scope.names[name]) for name in carried]
-    for name, value in zip(carried, initial, strict=True):
-        scope.names[name] = value
-    induction = Value(lower.type, node.target.id)
-    block = Block([induction, *(Value(v.type, n) for v, n in zip(initial, carried, strict=True))])
-    scope.names[node.target.id] = induction
-    _loop_body(scope, block, carried, node.body)
+    target = node.target.id
+
+    def build() -> Block:
+        induction = Value(lower.type, target)
+        block = Block([induction, *(Value(v.type, n) for v, n in zip(initial, carried, strict=True))])
+        scope.names[target] = induction
+        _loop_body(scope, block, carried, node.body)
+        return block
+
+    block = build_loop(scope, carried, initial, build)
     results = [Value(v.type, n) for v, n in zip(initial, carried, strict=True)]
     options = {k: v for k, v in getattr(iterator, "options", {}).items() if v is not None}
     operands = [lower, upper, step, *initial]
@@ -372,15 +381,19 @@ def _while(scope: Scope, node: ast.While) -> None:
         raise KernelError("`return` in, or `else` on, a loop is not supported", fix="use the loop's condition")
     carried = _carried_names(scope, node.body, set())
     initial = [as_value(scope.names[name]) for name in carried]
-    scope.names.update(zip(carried, initial, strict=True))
-    condition, body = (Block([Value(v.type, n) for v, n in zip(initial, carried, strict=True)]) for _ in range(2))
-    outer = dict(scope.names)
-    scope.names.update(zip(carried, condition.arguments, strict=True))
-    with scope.builder.inside(condition):
-        goes_on = truth(scope, node.test)
-        condition.yields = [as_value(goes_on), *condition.arguments]
-    scope.names = outer
-    _loop_body(scope, body, carried, node.body)
+
+    def build() -> tuple[Block, Block]:
+        condition, body = (Block([Value(v.type, n) for v, n in zip(initial, carried, strict=True)]) for _ in range(2))
+        outer = dict(scope.names)
+        scope.names.update(zip(carried, condition.arguments, strict=True))
+        with scope.builder.inside(condition):
+            goes_on = truth(scope, node.test)
+            condition.yields = [as_value(goes_on), *condition.arguments]
+        scope.names = outer
+        _loop_body(scope, body, carried, node.body)
+        return condition, body
+
+    condition, body = build_loop(scope, carried, initial, build)
     results = [Value(v.type, n) for v, n in zip(initial, carried, strict=True)]
     scope.builder.block.statements.append(While(initial, condition, body, results, {}, scope.builder.position))
     scope.names.update(zip(carried, results, strict=True))

@@ -31,6 +31,11 @@ def set_index_dtype(dtype: dt.Dtype) -> None:
     _index_dtype[0] = dtype
 
 
+def index_dtype() -> dt.Dtype:
+    """Return what indices are made of."""
+    return _index_dtype[0]
+
+
 def _grid_axis(axis: Any, what: str) -> int:
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
         raise KernelError(f"{what}(): axis must be 0, 1 or 2, got {describe(axis)}", fix=f"use `tl.{what}(0)`")

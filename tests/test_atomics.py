@@ -143,7 +143,7 @@ def test_values_are_cast_to_the_element(run):
     def k(p: gm.ptr[gm.i32], q: gm.ptr[gm.f16]):
         i = tl.arange(0, 4)
         tl.atomic_add(p + i, i.to(tl.float32) + 0.75)
-        tl.atomic_add(q + i, 3)
+        (q + i).atomic_add(3)
         tl.atomic_cas(p + i, 2.0, i.to(tl.int64) * 100)
     """
     p, q = np.zeros(4, np.int32), np.zeros(4, np.float16)

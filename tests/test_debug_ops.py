@@ -105,6 +105,12 @@ def test_printing_happens_in_branches_and_between_stores(run, capfd):
     assert got == [f"pid (0, 0, 0) idx ({i}) now: 7" for i in range(2)]
 
 
+@on_each_machine
+def test_pythons_print_is_the_devices(run, capfd):
+    got = lines_of(run, capfd, printing('print("n", n, hex=True)'), np.zeros(2, np.float32))
+    assert got == ["pid (0, 0, 0) n: 0x00000005"]
+
+
 @needs_ptxas
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 def test_ptx_prints_by_the_drivers_function_and_assembles(target):

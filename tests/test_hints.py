@@ -179,14 +179,14 @@ def suffixes(text: str) -> tuple[set[str], set[str]]:
 
 def wanted(load: str, store: str, eviction: str, volatile: str, target: str) -> tuple[set[str], set[str]]:
     priority = f".L1::{eviction}" if eviction in ("evict_first", "evict_last") else ""
-    if target == "sm_80":
+    if target in ("sm_75", "sm_80"):
         priority = ".cs" if eviction == "evict_first" else ""
     first = ".volatile" if volatile else {".ca": ""}.get(load, load) or priority
     return {first}, {{".wb": ""}.get(store, store) or priority}
 
 
 @needs_ptxas
-@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("target", ["sm_75", "sm_80", "sm_90a", "sm_120"])
 @pytest.mark.parametrize("mask", ["", ", mask=i < n"])
 def test_hints_are_in_the_instructions_and_assemble(target, mask):
     texts = []

@@ -15,6 +15,7 @@ from gristmill.compiler.loops import returns
 from gristmill.compiler.merge import Join, has_tiles, is_same_constant
 from gristmill.compiler.scope import DIFFERENT_CONSTANTS, Scope
 from gristmill.errors import KernelError
+from gristmill.language.debug import device_assert
 from gristmill.language.iterate import range as tile_range
 
 Step = ast.stmt | Callable[[Scope], None]
@@ -197,11 +198,12 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
 
 def _assert(scope: Scope, node: ast.Assert) -> None:
     condition = evaluate(scope, node.test)
+    message = evaluate(scope, node.msg) if node.msg else ""
     if isinstance(condition, Value):
-        raise KernelError("`assert` needs a condition that is known at build time", fix="store a flag, or mask instead")
-    if not condition:
-        message = f": {evaluate(scope, node.msg)}" if node.msg else ""
-        raise KernelError(f"assertion failed{message}", fix="change the constants or the `where=`")
+        device_assert(condition, message)
+    elif not condition:
+        fix = "change the constants or the `where=`"
+        raise KernelError(f"assertion failed{': ' if message else ''}{message}", fix=fix)
 
 
 _HANDLERS: dict[type, Callable[[Scope, Any], None]] = {

@@ -131,6 +131,24 @@ class Machine(ABC):
         """Arithmetic for signed x, logical otherwise."""
 
     @abstractmethod
+    def multiply_high(self, x: V, y: V) -> V:
+        """The upper half of the product of integers, signed or not by their dtype."""
+
+    @abstractmethod
+    def count_ones(self, x: V) -> V: ...
+
+    @abstractmethod
+    def leading_zeros(self, x: V) -> V:
+        """The zeros above the highest one; of 0 the width."""
+
+    @abstractmethod
+    def reverse_bits(self, x: V) -> V: ...
+
+    def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
+        """What `function()` gives where `condition` holds, else `usual`; by a branch where each thread has its own."""
+        return [self.select(condition, x, y) for x, y in zip(function(), usual, strict=True)]
+
+    @abstractmethod
     def compare(self, predicate: str, x: V, y: V) -> V:
         """`predicate` is one of < <= > >= == !=; on floats ordered, but != is true for NaN."""
 

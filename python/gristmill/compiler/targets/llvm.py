@@ -226,6 +226,25 @@ class LlvmMachine(Machine):
     def shift_right(self, x: V, y: V) -> V:
         return self._binary("", "ashr" if x.dtype.is_signed else "lshr", x, y)
 
+    def multiply_high(self, x: V, y: V) -> V:
+        x, y = self.aligned(x, y)
+        bits, word = x.dtype.bits, "sext" if x.dtype.is_signed else "zext"
+        wide = f"<{x.lanes} x i{2 * bits}>" if x.lanes else f"i{2 * bits}"
+        a, b = (self.emit(f"{word} {self.typed(v)} to {wide}", x.dtype, x.lanes) for v in (x, y))
+        product = self.emit(f"mul {wide} {a.text}, {b.text}", x.dtype, x.lanes)
+        shift = f"splat (i{2 * bits} {bits})" if x.lanes else str(bits)
+        high = self.emit(f"lshr {wide} {product.text}, {shift}", x.dtype, x.lanes)
+        return self.emit(f"trunc {wide} {high.text} to {self.type_of(x.dtype, x.lanes)}", x.dtype, x.lanes)
+
+    def count_ones(self, x: V) -> V:
+        return self.intrinsic("ctpop", x)
+
+    def leading_zeros(self, x: V) -> V:
+        return self.intrinsic("ctlz", x, extra="i1 false")
+
+    def reverse_bits(self, x: V) -> V:
+        return self.intrinsic("bitreverse", x)
+
     def compare(self, predicate: str, x: V, y: V) -> V:
         if self._needs_single(x):
             return self._in_single(functools.partial(self.compare, predicate), x, y)

@@ -31,7 +31,6 @@ RUNNERS: dict[str, Callable[[Run, dict[str, Any]], dict[str, Any]]] = {}
 LANGUAGE = {
     "R07": "argmax", "R13": "sort", "R15": "sort", "R42": "float8 casts", "R44": "make_block_ptr", "R72": "cumsum",
     "R75": "cumsum", "R80": "associative_scan", "R82": "associative_scan", "R105": "atomic_add", "R107": "atomic_add",
-    "R109": "rand",
 }  # fmt: skip
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
@@ -259,6 +258,12 @@ def offset_of_a_batch_item(run, d):
     offset = np.zeros(len(d["pid"]), np.int64)
     run(kernel_of(source), None, d["pid"].astype(np.int32), offset, d["stride"])
     return {"offset": offset}
+
+
+@runs("R109")
+def random_numbers_of_wide_offsets(run, d):
+    offsets = np.resize(np.array(d["offsets"], np.int64), 8)
+    return {"u": compute(run, f"tl.rand({d['seed']}, x)", dt.f32, x=offsets)[: len(d["offsets"])]}
 
 
 @runs("R111")

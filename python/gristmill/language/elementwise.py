@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from gristmill.language.types import (
     is_number,
     need_dtype,
     promoted,
+    promoted_all,
 )
 
 
@@ -279,12 +281,9 @@ def _(m: Any, x: Any) -> Any:
 @op("arithmetic")
 def fma(x: Any, y: Any, z: Any) -> Value:
     """x * y + z, rounded once; floats. f16 and bf16 are computed in f32 and rounded again."""
-    a, b = promoted(x, y, what="fma()")
-    a, c = promoted(a, z, what="fma()")
-    b = cast_to(b, a.type.dtype)
+    a, b, c = promoted_all(x, y, z, what="fma()")
     if not a.type.dtype.is_float:
         raise KernelError(f"fma(): needs floating tiles, got {a.type}", fix="write `x * y + z` for integers")
-    b = broadcast_value(b, a.type.shape)
     if a.type.dtype.bits < 32:
         wide = [cast_to(t, dt.f32) for t in (a, b, c)]
         return cast_to(emit("fma", wide[0].type, *wide), a.type.dtype)
@@ -301,6 +300,13 @@ def _(m: Any, x: Any, y: Any, z: Any) -> Any:
     return m.fma(x, y, z)
 
 
+class PropagateNan(Enum):
+    """What `maximum`, `minimum` and `clamp` make of a NaN beside a number: NONE the number, ALL NaN."""
+
+    NONE = "none"
+    ALL = "all"
+
+
 NAN_RULES = {"none": False, "all": True}
 
 
@@ -308,7 +314,9 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
     def infer(x: Any, y: Any, propagate_nan: Any = "none") -> Value:
         keep = NAN_RULES.get(str(getattr(propagate_nan, "name", propagate_nan)).lower())
         if keep is None:
-            raise KernelError(f"{name}(): propagate_nan must be 'none' or 'all'", fix="use `propagate_nan='all'`")
+            raise KernelError(
+                f"{name}(): propagate_nan must be 'none' or 'all'", fix="use `propagate_nan=tl.PropagateNan.ALL`"
+            )
         a, b = promoted(x, y, what=f"{name}()")
         return emit(name, a.type, a, b, keep_nan=keep)
 
@@ -326,8 +334,12 @@ minimum = _extremum("minimum", np.fmin, np.minimum)
 
 @op("arithmetic")
 def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = "none") -> Value:
-    """x limited to [min, max]; a NaN in x becomes min, or stays NaN with `propagate_nan='all'`."""
-    return minimum(maximum(x, min, propagate_nan), max, propagate_nan)
+    """x limited to [min, max], which are numbers; a NaN in x becomes min, or stays NaN with `propagate_nan='all'`.
+
+    The three are promoted together. Where min > max the result is max.
+    """
+    a, low, high = promoted_all(x, min, max, what="clamp()")
+    return minimum(maximum(a, low, propagate_nan), high, propagate_nan)
 
 
 @clamp.reference

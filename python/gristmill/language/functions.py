@@ -103,9 +103,7 @@ asinh = unary("asinh", exponentials.asinh, np.arcsinh, "The inverse hyperbolic s
 acosh = unary("acosh", exponentials.acosh, np.arccosh, "The inverse hyperbolic cosine, of x >= 1; within 3 ulp.")
 atanh = unary("atanh", exponentials.atanh, np.arctanh, "The inverse hyperbolic tangent; within 3 ulp.")
 exp10 = unary("exp10", exponentials.exp10, lambda x: np.power(x.dtype.type(10), x), "10 to the x; within 2 ulp.")
-log10 = unary(
-    "log10", exponentials.log10, np.log10, "The logarithm to base 10; within 1 ulp, exact for powers of ten."
-)
+log10 = unary("log10", exponentials.log10, np.log10, "The logarithm to base 10; within 1 ulp, exact for powers of ten.")
 log1p = unary("log1p", exponentials.log1p, np.log1p, "ln(1 + x), exact for small x too; within 3 ulp.")
 expm1 = unary("expm1", exponentials.expm1, np.expm1, "e to the x, less 1, exact for small x too; within 2 ulp.")
 erf = unary("erf", special.erf, each(math.erf), "The error function; within 2 ulp.")
@@ -142,7 +140,7 @@ lgamma = unary(
     "lgamma",
     special.lgamma,
     references.lgamma,
-    "ln |gamma(x)|, of 0 and negative integers inf; within 4 ulp, for x < 0 of the larger of the result and ln |x| + 1.",
+    "ln |gamma(x)|, of 0 and negative integers inf; within 4 ulp, for x < 0 of the larger of it and 1 + ln |x|.",
 )
 tgamma = unary(
     "tgamma", special.tgamma, references.tgamma, "gamma(x): of 0 +-inf, of negative integers NaN; within 5 ulp."

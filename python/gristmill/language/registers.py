@@ -231,7 +231,7 @@ def formula(name: str, function: Callable[..., Register]) -> Callable[..., V]:
         def body(machine: Any, *inner: V) -> V:
             return function(*(Register(machine, v) for v in inner)).v
 
-        return m.outline(name, body, *operands)  # type: ignore[no-any-return]
+        return m.outline(name, body, *operands)
 
     return lower
 

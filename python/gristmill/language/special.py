@@ -123,9 +123,9 @@ def _stirling(size: Register, is_negative: Register) -> Register:
     inverse = 1.0 / size
     tail = inverse * polynomial(inverse * inverse, coefficients.STIRLING)
     total, rest = quick_two_sum(total, lost + more + p_low + second + tail)
-    high, low = (64 * c for c in LN2[size.dtype])
-    lifted, lost = two_sum(size.constant(high), -total)
-    return exp_pair(where(is_negative, lifted, total), where(is_negative, (lost + low) - rest, rest))
+    lift, lift_low = (64 * c for c in LN2[size.dtype])
+    lifted, lost = two_sum(size.constant(lift), -total)
+    return exp_pair(where(is_negative, lifted, total), where(is_negative, (lost + lift_low) - rest, rest))
 
 
 def tgamma(x: Register) -> Register:

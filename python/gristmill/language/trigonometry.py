@@ -8,7 +8,6 @@ from gristmill.language import coefficients
 from gristmill.language.registers import (
     INFINITY,
     NAN,
-    Pair,
     Register,
     copy_sign,
     fma,

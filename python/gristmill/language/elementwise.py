@@ -314,9 +314,7 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
     def infer(x: Any, y: Any, propagate_nan: Any = "none") -> Value:
         keep = NAN_RULES.get(str(getattr(propagate_nan, "name", propagate_nan)).lower())
         if keep is None:
-            raise KernelError(
-                f"{name}(): propagate_nan must be 'none' or 'all'", fix="use `propagate_nan=tl.PropagateNan.ALL`"
-            )
+            raise KernelError(f"{name}(): propagate_nan must be 'none' or 'all'", fix="use `propagate_nan='all'`")
         a, b = promoted(x, y, what=f"{name}()")
         return emit(name, a.type, a, b, keep_nan=keep)
 

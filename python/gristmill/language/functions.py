@@ -176,6 +176,7 @@ def check_int(x: Any, what: str, bits: tuple[int, ...] = (32, 64)) -> Value:
     """Return x as an integer tile of one of these widths."""
     x = as_value(x, f"{what}()")
     if not x.type.dtype.is_int or x.type.dtype.bits not in bits:
-        names = " or ".join(f"i{b}" for b in bits)
-        raise KernelError(f"{what}(): needs {names}, got {x.type}", fix="cast it first, as in `x.to(tl.int32)`")
+        widths = " or ".join(map(str, bits))
+        fix = f"cast it first, as in `x.to(tl.int{bits[0]})`"
+        raise KernelError(f"{what}(): needs integers of {widths} bits, got {x.type}", fix=fix)
     return x

@@ -116,9 +116,8 @@ def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):  # type: ignore[
     """
     if x.dtype.bits < 32:
         return softmax(x.to(dt.f32), dim, keep_dims, ieee_rounding).to(x.dtype)
-    axis = 0 if dim is None else dim
-    e = exp(x - max_(x, axis, keep_dims=True))
-    return fdiv(e, sum_(e, axis, keep_dims=True), ieee_rounding)
+    e = exp(x - max_(x, 0 if dim is None else dim, keep_dims=True))
+    return fdiv(e, sum_(e, 0 if dim is None else dim, keep_dims=True), ieee_rounding)
 
 
 @softmax.reference

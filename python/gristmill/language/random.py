@@ -10,25 +10,54 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.compiler.op import composite
-from gristmill.language.debug import static_assert
+from gristmill.compiler.ir import Value
+from gristmill.compiler.op import composite, op
+from gristmill.errors import KernelError
 from gristmill.language.elementwise import maximum, where
-from gristmill.language.functions import cos, sin
+from gristmill.language.functions import check_int, cos, sin
 from gristmill.language.iterate import static_range
 from gristmill.language.mathematics import log, sqrt
-from gristmill.language.words import umulhi
+from gristmill.language.types import as_value, constant, is_number
+from gristmill.language.words import UNSIGNED, umulhi, with_dtype
 
 ROUNDS = 10  # that all published test vectors of Philox4x32 are given for
 # The width's multipliers, and by how much the two words of the key grow with each round.
 MULTIPLIERS = {32: (0xD2511F53, 0xCD9E8D57), 64: (0xD2E7470EE14C6C93, 0xCA5A826395121157)}
 STEPS = {32: (0x9E3779B9, 0xBB67AE85), 64: (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)}
-WORDS = {32: dt.u32, 64: dt.u64}
+
+
+@op("random")
+def random_integers(x: Any, what: str, role: str) -> Value:
+    """x as a tile of integers, which the function called `what` needs as its `role`."""
+    x = as_value(x, f"{what}()")
+    if not x.type.dtype.is_int:
+        fix = "use integers, or the bits of a float, as in `x.to(tl.int32, bitcast=True)`"
+        raise KernelError(f"{what}(): needs integers as {role}, got {x.type}", fix=fix)
+    return x
+
+
+@op("random")
+def random_words(x: Any, like: Any, what: str) -> Value:
+    """x as unsigned words of the width of `like`, 32 or 64 bits, which the function called `what` needs."""
+    bits = check_int(like, what).type.dtype.bits
+    if is_number(x):
+        return constant(int(x) & ((1 << bits) - 1), UNSIGNED[bits])
+    return with_dtype(check_int(x, what, (bits,)), UNSIGNED[bits])
 
 
 @composite("random")
 def philox_impl(c0, c1, c2, c3, k0, k1, n_rounds=10):  # type: ignore[no-untyped-def]
-    """Four random words for the counter c0 ... c3 and the key k0, k1: all u32 (Philox4x32) or all u64 (Philox4x64)."""
-    static_assert(c0.dtype == dt.u32 or c0.dtype == dt.u64, f"philox_impl(): needs u32 or u64, got {c0.dtype}")
+    """Four random words for the counter c0 ... c3 and the key k0, k1, all of 32 bits (Philox4x32) or 64 (Philox4x64).
+
+    Their bits are taken as unsigned, and the results are u32 or u64.
+    """
+    c0 = random_words(c0, c0, "philox_impl")
+    c1, c2, c3 = (
+        random_words(c1, c0, "philox_impl"),
+        random_words(c2, c0, "philox_impl"),
+        random_words(c3, c0, "philox_impl"),
+    )
+    k0, k1 = random_words(k0, c0, "philox_impl"), random_words(k1, c0, "philox_impl")
     for _ in static_range(n_rounds):
         old0, old2 = c0, c2
         c0 = umulhi(old2, MULTIPLIERS[c1.dtype.bits][1]) ^ c1 ^ k0
@@ -47,23 +76,18 @@ def philox(seed, c0, c1, c2, c3, n_rounds=10):  # type: ignore[no-untyped-def]
     With words of 32 bits the seed's lower half is the first word of the key and its upper half the second; with words
     of 64 bits the seed is the first word, and the second is 0.
     """
-    seed, c0, c1, c2, c3 = seed, c0, c1, c2, c3  # makes tiles of numbers
-    static_assert(seed.dtype.is_int, f"philox(): the seed must be an integer, got {seed.dtype}")
-    static_assert(c0.dtype.is_int and c0.dtype.bits >= 32, f"philox(): needs 32 or 64 bits, got {c0.dtype}")
-    word = WORDS[c0.dtype.bits]
-    seed = seed.to(dt.u64)
-    if word == dt.u32:
-        k0, k1 = seed.to(dt.u32), (seed >> 32).to(dt.u32)
-    else:
-        k0, k1 = seed, seed * 0
-    return philox_impl(c0.to(word), c1.to(word), c2.to(word), c3.to(word), k0, k1, n_rounds)
+    seed = random_integers(seed, "philox", "the seed").to(dt.u64)
+    c0 = random_words(c0, c0, "philox")
+    c1, c2, c3 = random_words(c1, c0, "philox"), random_words(c2, c0, "philox"), random_words(c3, c0, "philox")
+    if c0.dtype == dt.u32:
+        return philox_impl(c0, c1, c2, c3, seed.to(dt.u32), (seed >> 32).to(dt.u32), n_rounds)
+    return philox_impl(c0, c1, c2, c3, seed, 0, n_rounds)
 
 
 @composite("random")
 def randint4x(seed, offset, n_rounds=10):  # type: ignore[no-untyped-def]
     """Four blocks of random u32, for an integer seed and a block of integer offsets of up to 64 bits."""
-    offset = offset  # makes a tile of a number
-    static_assert(offset.dtype.is_int, f"randint4x(): offsets must be integers, got {offset.dtype}")
+    offset = random_integers(offset, "randint4x", "offsets")
     low = offset.to(dt.u32)
     zero = low * 0
     high = (offset >> 32).to(dt.u32) if offset.dtype.bits > 32 else zero
@@ -82,7 +106,7 @@ def randint(seed, offset, n_rounds=10):  # type: ignore[no-untyped-def]
 @composite("random")
 def uint_to_uniform_float(x):  # type: ignore[no-untyped-def]
     """Random integers of 32 or 64 bits as f32 in [0, 1): taken as signed, negative ones mirrored, and scaled."""
-    static_assert(x.dtype.is_int and x.dtype.bits >= 32, f"uint_to_uniform_float(): needs 32 or 64 bits, got {x.dtype}")
+    x = random_words(x, x, "uint_to_uniform_float")
     if x.dtype.bits == 32:
         x = x.to(dt.i32, bitcast=True)
         return where(x < 0, -x - 1, x) * 4.6566127342e-10

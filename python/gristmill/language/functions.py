@@ -107,7 +107,7 @@ log10 = unary("log10", exponentials.log10, np.log10, "The logarithm to base 10; 
 log1p = unary("log1p", exponentials.log1p, np.log1p, "ln(1 + x), exact for small x too; within 3 ulp.")
 expm1 = unary("expm1", exponentials.expm1, np.expm1, "e to the x, less 1, exact for small x too; within 2 ulp.")
 erf = unary("erf", special.erf, each(math.erf), "The error function; within 2 ulp.")
-erfc = unary("erfc", special.erfc, each(math.erfc), "1 - erf(x), without cancellation for large x; within 4 ulp.")
+erfc = unary("erfc", special.erfc, each(math.erfc), "1 - erf(x), without cancellation for large x; within 5 ulp.")
 cbrt = unary("cbrt", special.cbrt, np.cbrt, "The cube root, of negative numbers too; within 1 ulp.")
 hypot = binary(
     "hypot", special.hypot, np.hypot, "sqrt(x^2 + y^2), where neither overflow nor underflow shows; within 1 ulp."
@@ -140,7 +140,7 @@ lgamma = unary(
     "lgamma",
     special.lgamma,
     references.lgamma,
-    "ln |gamma(x)|, of 0 and negative integers inf; within 4 ulp, for x < 0 of the larger of it and 1 + ln |x|.",
+    "ln |gamma(x)|, of 0 and negative integers inf; within 4 ulp, for x < 0 of the larger of it, ln gamma(-x) and 1.",
 )
 tgamma = unary(
     "tgamma", special.tgamma, references.tgamma, "gamma(x): of 0 +-inf, of negative integers NaN; within 5 ulp."

@@ -167,7 +167,7 @@ def cbrt(x: Register) -> Register:
     y = y - residue / (3.0 * square)
     y = where(is_tiny, y * (1 / root), where(is_huge, y * root, y))
     is_plain = (size > 0.0) & (size < INFINITY)
-    return where(is_plain, copy_sign(y, x), x)
+    return copy_sign(where(is_plain, y, size), x)
 
 
 def hypot(x: Register, y: Register) -> Register:

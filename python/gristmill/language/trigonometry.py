@@ -118,10 +118,15 @@ def _finite(x: Register, result: Register) -> Register:
     return where(abs(x) < INFINITY, result, NAN)
 
 
+def _odd(x: Register, result: Register) -> Register:
+    """Of zero, itself with its sign."""
+    return where(x.equals(0.0), x, _finite(x, result))
+
+
 def sin(x: Register) -> Register:
     high, low, q = quarters(x)
     result = where((q & 1).differs(0), _cosine(high, low), _sine(high, low))
-    return _finite(x, where((q & 2).differs(0), -result, result))
+    return _odd(x, where((q & 2).differs(0), -result, result))
 
 
 def cos(x: Register) -> Register:
@@ -134,7 +139,7 @@ def tan(x: Register) -> Register:
     high, low, q = quarters(x)
     is_odd = (q & 1).differs(0)
     s, c = _sine(high, low), _cosine(high, low)
-    return _finite(x, where(is_odd, c, s) / where(is_odd, -s, c))
+    return _odd(x, where(is_odd, c, s) / where(is_odd, -s, c))
 
 
 def _arc(x: Register) -> Register:

@@ -35,8 +35,7 @@ def mulhi(x: Any, y: Any) -> Value:
 
 @mulhi.reference
 def _(x: Any, y: Any) -> Any:
-    bits = 8 * x.dtype.itemsize
-    return ((x.astype(object) * y.astype(object)) >> bits).astype(x.dtype)
+    return _upper_half(x, y)
 
 
 @mulhi.lower
@@ -55,8 +54,12 @@ def umulhi(x: Any, y: Any) -> Value:
 @umulhi.reference
 def _(x: Any, y: Any) -> Any:
     unsigned = f"u{x.dtype.itemsize}"
-    wide = x.view(unsigned).astype(object) * y.view(unsigned).astype(object)
-    return (wide >> (8 * x.dtype.itemsize)).astype(unsigned).view(x.dtype)
+    return _upper_half(x.view(unsigned), y.view(unsigned)).view(x.dtype)
+
+
+def _upper_half(x: Any, y: Any) -> Any:
+    product = np.asarray(x.astype(object) * y.astype(object))
+    return np.asarray(product >> 8 * x.dtype.itemsize).astype(x.dtype)
 
 
 def _bits_of(x: Any) -> Any:

@@ -129,20 +129,27 @@ def test_special_function_of_f64_is_as_exact_as_promised(level, name):
     assert_within(bound, apply(level, f"tl.extra.libdevice.{name}(x)", "f64", x=x), want, x=x)
 
 
+@cache
+def gamma_points(dtype: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """x, ln |gamma(x)| and what the error is measured by: the largest term."""
+    random = np.random.default_rng(3)
+    near = [random.uniform(0, 12, 30_000), random.uniform(-30, 0, 30_000), 1 + random.uniform(-1e-6, 1e-6, 5000)]
+    x = np.concatenate([sweep(dtype)[::5], *near]).astype(KINDS[dtype])
+    want = references.lgamma(x)
+    return x, want, np.maximum(np.maximum(np.abs(want), references.lgamma(np.abs(wide(x)))), 1)
+
+
 @on_each_level
 @pytest.mark.parametrize("dtype", KINDS)
 def test_logarithm_of_gamma_is_as_exact_as_promised(level, dtype):
     needs_wide_reference(dtype)
-    random = np.random.default_rng(3)
-    near = [random.uniform(0, 12, 30_000), random.uniform(-30, 0, 30_000), 1 + random.uniform(-1e-6, 1e-6, 5000)]
-    x = np.concatenate([sweep(dtype), *(p.astype(KINDS[dtype]) for p in near)])
-    want = references.lgamma(x)
+    x, want, terms = gamma_points(dtype)
     got = apply(level, "tl.extra.libdevice.lgamma(x)", dtype, x=x)
     positive = ~(x < 0)
     assert_within(4, got[positive], want[positive].astype(wide(x).dtype), x=x[positive])
-    x, got, want = x[~positive], got[~positive], want[~positive]
+    got, want = got[~positive], want[~positive]
     # Between the poles the result passes 0: there the error is that of the terms.
-    unit = np.spacing(np.maximum(np.maximum(np.abs(want), references.lgamma(-wide(x))), 1).astype(got.dtype))
+    unit = np.spacing(terms[~positive].astype(got.dtype))
     is_pole = np.isinf(want)
     np.testing.assert_array_equal(got[is_pole], want[is_pole].astype(got.dtype))
     assert (np.abs(got - want)[~is_pole] <= 4.01 * np.abs(unit)[~is_pole]).all()
@@ -306,6 +313,19 @@ def test_kinds_of_numbers(run, dtype):
     }.items():  # fmt: skip
         same(compute(run, f"tl.extra.libdevice.{name}(x)", dt.bool_, x=x), *want)
     same(compute(run, "tl.extra.libdevice.signbit(x)", dt.i32, x=x), 0, 1, 0, 1, 1, 0, 1, 0)
+
+
+@on_each_machine
+@pytest.mark.parametrize("dtype", KINDS)
+def test_next_number_towards_another(run, dtype):
+    kind = KINDS[dtype]
+    tiny, top = np.finfo(kind).smallest_subnormal, np.finfo(kind).max
+    points = [0.0, -0.0, 1.0, -1.0, tiny, -tiny, top, -top, INF, -INF, NAN, 2.5, 1e-3, 1 - 2.0**-20, 4.0, -8.0]
+    x, y = (np.array(v, kind) for v in zip(*itertools.product(points, points), strict=True))
+    got, want = compute(run, "tl.extra.libdevice.nextafter(x, y)", x=x, y=y), np.nextafter(x, y)
+    np.testing.assert_array_equal(got, want)
+    numbers = ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got[numbers]), np.signbit(want[numbers]))
 
 
 @on_each_machine

@@ -20,7 +20,7 @@ BITS = {
     "double_as_longlong": "f64", "float_as_int": "f32", "float_as_uint": "f32", "int_as_float": "i32",
     "longlong_as_double": "i64", "uint_as_float": "u32",
 }  # fmt: skip
-TWO = ("atan2", "copysign", "div_rn", "fast_dividef", "fast_powf", "fmax", "fmin", "fmod", "hypot", "pow")
+TWO = ("atan2", "copysign", "div_rn", "fast_dividef", "fast_powf", "fmax", "fmin", "fmod", "hypot", "nextafter", "pow")
 RANDOM = ("rand", "randint", "randn")
 TARGETS_TRIED = ("sm_80", "sm_90a")
 LOCAL_BYTES = 0
@@ -34,6 +34,7 @@ def plan() -> dict[tuple[str, str], int]:
     for name in libdevice.__all__:
         if name not in INTEGERS and name not in BITS:
             dtypes = ("f32",) if name.startswith("fast_") else ("f16", "f32", "f64")
+            dtypes = dtypes[-2:] if name == "nextafter" else dtypes
             found |= {(name, d): 3 if name == "fma" else 1 + (name in TWO) for d in dtypes}
     return found
 

@@ -74,7 +74,8 @@ def philox(seed, c0, c1, c2, c3, n_rounds=10):  # type: ignore[no-untyped-def]
     """Four random words for the counter c0 ... c3, integers of 32 or 64 bits, and an integer seed of up to 64 bits.
 
     With words of 32 bits the seed's lower half is the first word of the key and its upper half the second; with words
-    of 64 bits the seed is the first word, and the second is 0.
+    of 64 bits the seed is the first word, and the second is 0. The width of `tl.arange` and `tl.program_id` follows
+    the arrays': cast counters that are made of them, as in `c0.to(tl.uint32)`; `rand` and `randint4x` need no cast.
     """
     seed = random_integers(seed, "philox", "the seed").to(dt.u64)
     c0 = random_words(c0, c0, "philox")

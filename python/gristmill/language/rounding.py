@@ -9,11 +9,11 @@ import numpy as np
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Value
-from gristmill.compiler.op import OpRow, op
+from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
 from gristmill.language.elementwise import abs_, eq, lt, minimum, ne, where
-from gristmill.language.functions import Formula, binary, emit_wide
-from gristmill.language.registers import Register, copy_sign, floor, formula
+from gristmill.language.functions import Formula, binary, emit_wide, float_pair
+from gristmill.language.registers import Register, copy_sign, floor, formula, has_sign
 from gristmill.language.registers import where as choose
 from gristmill.language.types import as_value, cast_to, need_float
 from gristmill.language.words import with_dtype
@@ -74,6 +74,33 @@ llround = _to_i64(
     "llround", "The nearest integer, of two the one further from 0, as i64; beyond it the nearest i64.", round_
 )
 copysign = binary("copysign", copy_sign, np.copysign, "|x| with the sign of y, of zero and NaN too; exact.")
+
+
+def _next(x: Register, y: Register) -> Register:
+    """One more or less in the bits, which are ordered as the sizes are; from zero the smallest number towards y."""
+    kind = dt.i64 if x.is_double else dt.i32
+    word = x.as_bits(kind)
+    moved = choose((y > x) ^ has_sign(x), word + 1, word - 1).as_bits(x.dtype)
+    first = copy_sign(word.constant(1).as_bits(x.dtype), y)
+    result = choose(x.equals(y), y, choose(x.equals(0.0), first, moved))
+    return choose(x.is_nan() | y.is_nan(), math.nan, result)
+
+
+@op("math")
+def nextafter(x: Any, y: Any) -> Value:
+    """The number next to x on the way to y, of f32 or f64; y itself where they are equal."""
+    a, b = float_pair(x, y, "nextafter")
+    if a.type.dtype.bits < 32:
+        raise KernelError(f"nextafter(): needs f32 or f64, got {a.type}", fix="convert first, as in `x.to(tl.float32)`")
+    return emit("nextafter", a.type, a, b)
+
+
+@nextafter.reference
+def _(x: Any, y: Any) -> Any:
+    return np.nextafter(x, y)
+
+
+nextafter.lower(formula("nextafter", _next))
 
 
 @op("math")

@@ -63,6 +63,7 @@ from gristmill.language.rounding import (
     llrint,
     llround,
     longlong_as_double,
+    nextafter,
     rint,
     saturatef,
     signbit,
@@ -79,7 +80,7 @@ __all__ = [
     "expm1", "fabs", "fast_cosf", "fast_dividef", "fast_exp10f", "fast_expf", "fast_log10f", "fast_log2f",
     "fast_logf", "fast_powf", "fast_sinf", "fast_tanf", "ffs", "finitef", "float_as_int", "float_as_uint", "floor",
     "fma", "fmax", "fmin", "fmod", "hypot", "int_as_float", "isfinited", "isinf", "isnan", "lgamma", "llrint",
-    "llround", "log", "log10", "log1p", "log2", "longlong_as_double", "mulhi", "nearbyint", "popc", "pow", "rint",
-    "round", "rsqrt", "saturatef", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc", "uint_as_float",
-    "umulhi",
+    "llround", "log", "log10", "log1p", "log2", "longlong_as_double", "mulhi", "nearbyint", "nextafter", "popc", "pow",
+    "rint", "round", "rsqrt", "saturatef", "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc",
+    "uint_as_float", "umulhi",
 ]  # fmt: skip

@@ -145,7 +145,7 @@ class Machine(ABC):
     def reverse_bits(self, x: V) -> V: ...
 
     def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
-        """What `function()` gives where `condition` holds, else `usual`; by a branch where each thread has its own."""
+        """What `function()` gives where `condition` holds, else `usual`; by a branch where that saves work."""
         return [self.select(condition, x, y) for x, y in zip(function(), usual, strict=True)]
 
     @abstractmethod

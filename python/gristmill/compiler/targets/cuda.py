@@ -116,15 +116,6 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head = f"define internal double @{symbol}({', '.join(map(self.typed, parameters))}) noinline nounwind {{"
         return "\n".join([head, "entry:", *lines, f"  ret double {result.text}", "}"])
 
-    def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
-        rare, end, before = self.new_label("rare"), self.new_label("usual"), self.label
-        self.say(f"br i1 {condition.text}, label %{rare}, label %{end}")
-        self.begin_label(rare)
-        found, last = function(), self.label
-        self.say(f"br label %{end}")
-        self.begin_label(end)
-        return [self.phi(x.dtype, 0, [(y, before), (x, last)]) for x, y in zip(found, usual, strict=True)]
-
     def exp2(self, x: V, *, is_gradual: bool = False) -> V:
         from gristmill.language import polynomials
 

@@ -262,6 +262,27 @@ class LlvmMachine(Machine):
         condition, x, y = self.aligned(condition, x, y)
         return self.emit(f"select {self.typed(condition)}, {self.typed(x)}, {self.typed(y)}", x.dtype, x.lanes)
 
+    def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
+        """By a branch that is taken if one of the lanes needs it."""
+        rare, end, before = self.new_label("rare"), self.new_label("usual"), self.label
+        self.say(f"br i1 {self._any(condition).text}, label %{rare}, label %{end}")
+        self.begin_label(rare)
+        found = list(function())
+        if condition.lanes:
+            found = [self.select(condition, x, y) for x, y in zip(found, usual, strict=True)]
+        last = self.label
+        self.say(f"br label %{end}")
+        self.begin_label(end)
+        return [self.phi(x.dtype, x.lanes, [(y, before), (x, last)]) for x, y in zip(found, usual, strict=True)]
+
+    def _any(self, condition: V) -> V:
+        """Whether a bool holds in any lane."""
+        if not condition.lanes:
+            return condition
+        name, kind = f"llvm.vector.reduce.or.v{condition.lanes}i1", self.type_of(dt.bool_, condition.lanes)
+        self.declarations.add(f"declare i1 @{name}({kind})")
+        return self.emit(f"call i1 @{name}({self.typed(condition)})", dt.bool_)
+
     def bitcast(self, x: V, dtype: Dtype | Pointer) -> V:
         if self.element_type(x.dtype) == self.element_type(dtype):
             return V(x.text, dtype, x.lanes)

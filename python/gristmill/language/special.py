@@ -212,23 +212,32 @@ def _integer_parts(x: Register) -> tuple[Register, Register]:
 
 
 def fmod(x: Register, y: Register) -> Register:
-    """Exact: x = a 2^k in units of y = b, by powers of 2 modulo b."""
-    mantissa, bias, signed = (52, 1023, dt.i64) if x.is_double else (23, 127, dt.i32)
-    a, a_exponent = _integer_parts(x)
-    b, b_exponent = _integer_parts(y)
+    """Exact: while x / y is a small integer its product is subtracted, else by powers of two modulo y."""
     size, divisor = abs(x), abs(y)
-    is_smaller = size < divisor
-    b, k = where(b.equals(0), 1, b), where(is_smaller, 0, a_exponent - b_exponent)
-    inverse = 1.0 / b.to(x.dtype)
+    ratio = size / divisor
+    q = floor(ratio)  # not below the quotient: division is rounded to nearest
+    rest = fma(-q, divisor, size)
+    near = where(rest < 0.0, rest + divisor, rest)
+    near = where(size < divisor, size, near)
+    is_far = ratio >= (2.0**52 if x.is_double else 2.0**23)
+    (found,) = x.machine.rarely(is_far.v, [near.v], lambda: [_far_remainder(size, divisor).v])
+    return where((size < INFINITY) & (divisor > 0.0), copy_sign(x.wrap(found), x), NAN)
+
+
+def _far_remainder(size: Register, divisor: Register) -> Register:
+    """x = a 2^k in units of y = b, by powers of 2 modulo b; x >= y > 0."""
+    mantissa, bias, signed = (52, 1023, dt.i64) if size.is_double else (23, 127, dt.i32)
+    a, a_exponent = _integer_parts(size)
+    b, b_exponent = _integer_parts(divisor)
+    b, k = where(b.equals(0), 1, b), a_exponent - b_exponent
+    inverse = 1.0 / b.to(size.dtype)
     one = b.constant(1)
     power = where(b.equals(1), 0, one)
-    for bit in reversed(range(11 if x.is_double else 8)):
+    for bit in reversed(range(11 if size.is_double else 8)):
         power = _multiply_modulo(power, power, b, inverse)
         twice = power + power
         twice = where(twice < b, twice, twice - b)
         power = where((k & (1 << bit)).differs(0), twice, power)
     first = _multiply_modulo(a, one, b, inverse)
     rest = _multiply_modulo(first, power, b, inverse)
-    result = times_power_of_two(rest.to(x.dtype), b_exponent.as_bits(signed) - (bias + mantissa))
-    result = copy_sign(where(is_smaller, size, result), x)
-    return where((size < INFINITY) & (divisor > 0.0), result, NAN)
+    return times_power_of_two(rest.to(size.dtype), b_exponent.as_bits(signed) - (bias + mantissa))

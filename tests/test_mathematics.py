@@ -102,6 +102,13 @@ def test_function_of_two_numbers_is_as_exact_as_promised(level, dtype, name):
 
 
 @on_each_level
+@pytest.mark.parametrize("dtype", KINDS)
+def test_remainder_by_operator_is_exact(level, dtype):
+    x, y = pairs("fmod", dtype)
+    np.testing.assert_array_equal(apply(level, "x % y", dtype, x=x, y=y), np.fmod(x, y))
+
+
+@on_each_level
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_function_of_f32_is_as_exact_as_promised(level, name):
     x = sweep("f32")
@@ -386,6 +393,20 @@ def test_three_operands_are_promoted_together(run):
 def test_math_has_the_functions_of_the_language(name):
     other = tl if hasattr(tl, name) else tl.extra.cuda.libdevice
     assert getattr(tl.math, name) is getattr(other, name)
+
+
+@on_each_machine
+@pytest.mark.parametrize(
+    ("head", "call"),
+    [
+        ("from gristmill.language.extra import libdevice", "libdevice.exp10"),
+        ("from gristmill.language.extra.libdevice import exp10", "exp10"),
+        ("", "tl.extra.cuda.libdevice.exp10"),
+        ("", "tl.math.exp10"),
+    ],
+)
+def test_kernels_reach_functions_by_every_path(run, head, call):
+    same(compute(run, f"{call}(x)", head=head, x=array("f32", 0, 1)), 1, 10)
 
 
 def test_libdevice_can_be_imported_as_in_triton():

@@ -14,6 +14,8 @@ from gristmill.compiler.ir import Pointer, Tile, Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
 from gristmill.language.index import dt_numpy
+from gristmill.language.registers import formula
+from gristmill.language.special import fmod
 from gristmill.language.types import (
     as_value,
     broadcast_pair,
@@ -220,7 +222,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 
 @op("arithmetic", is_cheap=True)
 def mod(x: Any, y: Any) -> Value:
-    """The remainder of x / y with the sign of x, as in C (not Python's)."""
+    """The remainder of x / y with the sign of x, as in C (not Python's); exact, of floats too."""
     a, b = promoted(x, y, what="%", is_division=True)
     return emit("mod", a.type, a, b)
 
@@ -232,7 +234,10 @@ def _(x: Any, y: Any) -> Any:
 
 @mod.lower
 def _(m: Any, x: Any, y: Any) -> Any:
-    return m.remainder(x, y)
+    return _float_remainder(m, x, y) if x.dtype.is_float else m.remainder(x, y)
+
+
+_float_remainder = formula("fmod", fmod)
 
 
 @op("arithmetic", is_cheap=True)

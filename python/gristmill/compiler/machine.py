@@ -48,6 +48,10 @@ class Machine(ABC):
     @abstractmethod
     def multiply(self, x: V, y: V) -> V: ...
 
+    def multiply_alone(self, x: V, y: V) -> V:
+        """x * y rounded, whatever is added to it: no machine may fuse the two."""
+        return self.multiply(x, y)
+
     @abstractmethod
     def fma(self, x: V, y: V, z: V) -> V:
         """x * y + z with one rounding (f32 and f64)."""

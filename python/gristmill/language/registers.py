@@ -218,9 +218,9 @@ def quick_two_sum(x: Register, y: Register) -> Pair:
 
 
 def two_product(x: Register, y: Operand) -> Pair:
-    """x * y, and what its rounding lost."""
+    """x * y, and what its rounding lost; a sum fused with the product would count that twice."""
     y = y if isinstance(y, Register) else x.constant(y)
-    product = x * y
+    product = x.wrap(x.machine.multiply_alone(x.v, y.v))
     return product, fma(x, y, -product)
 
 

@@ -148,6 +148,9 @@ class LlvmMachine(Machine):
     def multiply(self, x: V, y: V) -> V:
         return self._binary(f"fmul {self.contract}", "and" if x.dtype == dt.bool_ else "mul", x, y)
 
+    def multiply_alone(self, x: V, y: V) -> V:
+        return self._binary("fmul", "mul", x, y)
+
     def fma(self, x: V, y: V, z: V) -> V:
         return self.intrinsic("fma", x, y, z)
 

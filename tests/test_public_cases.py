@@ -29,9 +29,7 @@ def load_cases() -> ModuleType:
 PUBLIC = load_cases()
 CASES = {case["id"]: case for case in PUBLIC.CASES}
 
-LANGUAGE = {
-    "R109": "rand",
-}  # fmt: skip
+LANGUAGE: dict[str, str] = {}  # operations that the language lacks
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
     "R25": "softplus", "R33": "bce_with_logits", "R34": "bce_with_logits", "R36": "kl_div", "R62": "rms_norm_backward",
@@ -294,6 +292,12 @@ def atomic_addition_beside_another_half(run, d):
     run(kernel_of(source.format("f16")), None, halves)
     assert halves.tolist() == [256, 5, 256, 0]
     return {"memory_bf16": memory.view(np.uint16)}
+
+
+@runs("R109")
+def random_numbers_of_wide_offsets(run, d):
+    offsets = np.resize(np.array(d["offsets"], np.int64), 8)
+    return {"u": compute(run, f"tl.rand({d['seed']}, x)", dt.f32, x=offsets)[: len(d["offsets"])]}
 
 
 @runs("R111")

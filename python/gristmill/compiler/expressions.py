@@ -336,7 +336,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
     if isinstance(callee, OpRow):
         return callee(*arguments, **named)
     if isinstance(callee, Composite):
-        return scope.inline(scope, callee.function, arguments, named)
+        return _composite(scope, callee, arguments, named)
     if isinstance(callee, Dtype):
         return ROWS["cast"](*arguments, callee, **named)
     if isinstance(callee, BoundMethod):
@@ -356,6 +356,15 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         fix = "use an operation of `gristmill.language`, or write a helper function in it"
         raise KernelError(f"`{getattr(callee, '__name__', callee)}` cannot be called on tiles", fix=fix)
     return _compile_time(scope, lambda *a: callee(*a, **named), *arguments)
+
+
+def _composite(scope: Scope, callee: Composite, arguments: list[Any], named: dict[str, Any]) -> Any:
+    """Inline an op's body; what is wrong in it is wrong at the call."""
+    try:
+        return scope.inline(scope, callee.function, arguments, named)
+    except KernelError as error:
+        error.position, error.calls = scope.builder.position, []
+        raise
 
 
 def _symbolic(scope: Scope, function: Any, arguments: list[Any], named: dict[str, Any], has_tiles: bool) -> Any:

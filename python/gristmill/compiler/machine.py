@@ -55,6 +55,10 @@ class Machine(ABC):
     @abstractmethod
     def multiply(self, x: V, y: V) -> V: ...
 
+    def multiply_alone(self, x: V, y: V) -> V:
+        """x * y rounded, whatever is added to it: no machine may fuse the two."""
+        return self.multiply(x, y)
+
     @abstractmethod
     def fma(self, x: V, y: V, z: V) -> V:
         """x * y + z with one rounding (f32 and f64)."""
@@ -136,6 +140,24 @@ class Machine(ABC):
     @abstractmethod
     def shift_right(self, x: V, y: V) -> V:
         """Arithmetic for signed x, logical otherwise."""
+
+    @abstractmethod
+    def multiply_high(self, x: V, y: V) -> V:
+        """The upper half of the product of integers, signed or not by their dtype."""
+
+    @abstractmethod
+    def count_ones(self, x: V) -> V: ...
+
+    @abstractmethod
+    def leading_zeros(self, x: V) -> V:
+        """The zeros above the highest one; of 0 the width."""
+
+    @abstractmethod
+    def reverse_bits(self, x: V) -> V: ...
+
+    def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
+        """What `function()` gives where `condition` holds, else `usual`; by a branch where that saves work."""
+        return [self.select(condition, x, y) for x, y in zip(function(), usual, strict=True)]
 
     @abstractmethod
     def compare(self, predicate: str, x: V, y: V) -> V:

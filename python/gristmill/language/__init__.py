@@ -18,6 +18,7 @@ from gristmill.dtypes import u8 as uint8
 from gristmill.dtypes import u16 as uint16
 from gristmill.dtypes import u32 as uint32
 from gristmill.dtypes import u64 as uint64
+from gristmill.language import extra, math, random
 from gristmill.language.assembly import inline_asm_elementwise
 from gristmill.language.atomic import (
     atomic_add,
@@ -38,14 +39,41 @@ from gristmill.language.descriptors import (
     make_tensor_descriptor,
     store_tensor_descriptor,
 )
+from gristmill.language.elementwise import PropagateNan, clamp, div_rn, fma, maximum, minimum, where
 from gristmill.language.elementwise import abs_ as abs
-from gristmill.language.elementwise import clamp, div_rn, fma, maximum, minimum, where
+from gristmill.language.functions import cos, erf, sin
 from gristmill.language.hints import assume, max_constancy, max_contiguous, multiple_of
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range, tensor
-from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
+from gristmill.language.mathematics import (
+    ceil,
+    exp,
+    exp2,
+    fdiv,
+    floor,
+    log,
+    log2,
+    rsqrt,
+    sigmoid,
+    softmax,
+    sqrt,
+    sqrt_rn,
+    tanh,
+)
 from gristmill.language.matrix import dot
 from gristmill.language.memory import load, store
+from gristmill.language.random import (
+    pair_uniform_to_normal,
+    philox,
+    philox_impl,
+    rand,
+    rand4x,
+    randint,
+    randint4x,
+    randn,
+    randn4x,
+    uint_to_uniform_float,
+)
 from gristmill.language.rearrange import (
     cat,
     flip,
@@ -65,17 +93,20 @@ from gristmill.language.reduce import min_ as min
 from gristmill.language.reduce import sum_ as sum
 from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
+from gristmill.language.words import umulhi
 
 __all__ = [
-    "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_and",
-    "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "broadcast",
-    "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "debug_barrier",
-    "device_assert", "device_print", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16",
-    "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram",
-    "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load",
-    "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor", "max", "max_constancy",
-    "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "pointer_type",
-    "program_id", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sort", "split", "sqrt",
-    "sqrt_rn", "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum", "swizzle2d",
-    "tanh", "tensor", "topk", "trans", "uint16", "uint32", "uint64", "uint8", "where", "xor_sum", "zeros", "zeros_like",
+    "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add",
+    "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16",
+    "broadcast", "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cos", "cumprod", "cumsum",
+    "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "extra",
+    "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
+    "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load",
+    "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor", "math", "max", "max_constancy",
+    "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "pair_uniform_to_normal", "permute",
+    "philox", "philox_impl", "pointer_type", "program_id", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
+    "random", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split",
+    "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
+    "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16", "uint32", "uint64", "uint8", "uint_to_uniform_float",
+    "umulhi", "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from gristmill.compiler.facts import Facts, Span, add_facts, compare_facts, mult
 from gristmill.compiler.ir import Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
+from gristmill.language.registers import formula
+from gristmill.language.special import fmod
 from gristmill.language.types import (
     as_value,
     broadcast_pair,
@@ -21,6 +24,7 @@ from gristmill.language.types import (
     describe,
     is_number,
     promoted,
+    promoted_all,
 )
 
 
@@ -235,7 +239,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 
 @op("arithmetic", is_cheap=True)
 def mod(x: Any, y: Any) -> Value:
-    """The remainder of x / y with the sign of x, as in C (not Python's); of integers x % 0 is 0."""
+    """The remainder of x / y with the sign of x, as in C; exact, of floats too; of integers x % 0 is 0."""
     a, b = promoted(x, y, what="%", is_division=True)
     return emit("mod", a.type, a, b)
 
@@ -250,7 +254,10 @@ mod.sign_function = lambda op, x, y: x
 
 @mod.lower
 def _(m: Any, x: Any, y: Any) -> Any:
-    return m.remainder(x, y)
+    return _float_remainder(m, x, y) if x.dtype.is_float else m.remainder(x, y)
+
+
+_float_remainder = formula("fmod", fmod)
 
 
 @op("arithmetic", is_cheap=True)
@@ -299,14 +306,9 @@ def _(m: Any, x: Any) -> Any:
 @op("arithmetic")
 def fma(x: Any, y: Any, z: Any) -> Value:
     """x * y + z, rounded once; floats. f16 and bf16 are computed in f32 and rounded again."""
-    if is_number(x) and is_number(y):
-        x, z = promoted(x, z, what="fma()")
-    a, b = promoted(x, y, what="fma()")
-    a, c = promoted(a, z, what="fma()")
-    b = cast_to(b, a.type.dtype)
+    a, b, c = promoted_all(x, y, z, what="fma()")
     if not a.type.dtype.is_float:
         raise KernelError(f"fma(): needs floating tiles, got {a.type}", fix="write `x * y + z` for integers")
-    b = broadcast_value(b, a.type.shape)
     if a.type.dtype.bits < 32:
         wide = [cast_to(t, dt.f32) for t in (a, b, c)]
         return cast_to(emit("fma", wide[0].type, *wide), a.type.dtype)
@@ -321,6 +323,13 @@ def _(x: Any, y: Any, z: Any) -> Any:
 @fma.lower
 def _(m: Any, x: Any, y: Any, z: Any) -> Any:
     return m.fma(x, y, z)
+
+
+class PropagateNan(Enum):
+    """What `maximum`, `minimum` and `clamp` make of a NaN beside a number: NONE the number, ALL NaN."""
+
+    NONE = "none"
+    ALL = "all"
 
 
 NAN_RULES = {"none": False, "all": True}
@@ -350,8 +359,12 @@ minimum.sign_function = lambda op, x, y: x and y
 
 @op("arithmetic")
 def clamp(x: Any, min: Any, max: Any, propagate_nan: Any = "none") -> Value:
-    """x limited to [min, max]; a NaN in x becomes min, or stays NaN with `propagate_nan='all'`."""
-    return minimum(maximum(x, min, propagate_nan), max, propagate_nan)
+    """x limited to [min, max], which are numbers; a NaN in x becomes min, or stays NaN with `propagate_nan='all'`.
+
+    The three are promoted together. Where min > max the result is max.
+    """
+    a, low, high = promoted_all(x, min, max, what="clamp()")
+    return minimum(maximum(a, low, propagate_nan), high, propagate_nan)
 
 
 @clamp.reference

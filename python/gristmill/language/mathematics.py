@@ -108,6 +108,25 @@ def _(x: Any) -> Any:
 
 
 @composite("math")
+def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):  # type: ignore[no-untyped-def]
+    """exp(x) / sum(exp(x)) along `dim` (None: along axis 0), from which the greatest element is subtracted first.
+
+    A row of -inf alone gives NaN. Halves are computed in f32; `ieee_rounding` rounds the division correctly. The
+    result has x's shape whether or not `keep_dims` is given.
+    """
+    if x.dtype.bits < 32:
+        return softmax(x.to(dt.f32), dim, keep_dims, ieee_rounding).to(x.dtype)
+    e = exp(x - max_(x, 0 if dim is None else dim, keep_dims=True))
+    return fdiv(e, sum_(e, 0 if dim is None else dim, keep_dims=True), ieee_rounding)
+
+
+@softmax.reference
+def _(x: Any, dim: int | None = None) -> Any:
+    e = np.exp(x - x.max(axis=dim or 0, keepdims=True))
+    return e / e.sum(axis=dim or 0, keepdims=True)
+
+
+@composite("math")
 def fdiv(x, y, ieee_rounding=False, approx=False):  # type: ignore[no-untyped-def]
     """x / y; with `ieee_rounding` correctly rounded, with `approx` fastest: see `div_approx`."""
     if ieee_rounding:
@@ -119,3 +138,4 @@ def fdiv(x, y, ieee_rounding=False, approx=False):  # type: ignore[no-untyped-de
 
 from gristmill.language.elementwise import abs_ as abs  # noqa: E402
 from gristmill.language.elementwise import div_approx, div_rn, where  # noqa: E402
+from gristmill.language.reduce import max_, sum_  # noqa: E402

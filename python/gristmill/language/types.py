@@ -87,6 +87,21 @@ def promoted(x: Any, y: Any, *, what: str, is_division: bool = False) -> tuple[V
     return broadcast_pair(_to_dtype(x, dtype, what), _to_dtype(y, dtype, what), what)
 
 
+def promoted_all(*operands: Any, what: str) -> list[Value]:
+    """Bring several operands to one dtype and shape: that of the tiles together, which numbers take if they can."""
+    tiles = [x for x in operands if not is_number(x)]
+    numbers = [x for x in operands if is_number(x)]
+    first, *rest = [*tiles, *numbers]
+    dtype = _common_dtype(first, rest[0], what, False)
+    for x in rest[1:]:
+        dtype = _common_dtype(Value(Tile(dtype)), x, what, False)
+    values = [_to_dtype(x, dtype, what) for x in operands]
+    shape: tuple[int, ...] = ()
+    for value in values:
+        shape = common_shape(shape, value.type.shape, what)
+    return [broadcast_value(value, shape) for value in values]
+
+
 def _to_dtype(x: Any, dtype: Dtype, what: str) -> Value:
     if not is_number(x):
         return cast_to(as_value(x, f"an operand of {what}"), dtype)

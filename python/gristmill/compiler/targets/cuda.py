@@ -113,12 +113,12 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return self.emit(f"call double @{symbol}({arguments})", dt.f64)
 
     def _function_text(self, symbol: str, function: Callable[..., V], operands: Sequence[V]) -> str:
-        outer, self.lines = self.lines, []
+        outer, self.lines, label, self.label = self.lines, [], self.label, "entry"
         parameters = [V(f"%a{i}", x.dtype) for i, x in enumerate(operands)]
         result = function(self, *parameters)
-        lines, self.lines = self.lines, outer
+        lines, self.lines, self.label = self.lines, outer, label
         head = f"define internal double @{symbol}({', '.join(map(self.typed, parameters))}) noinline nounwind {{"
-        return "\n".join([head, *lines, f"  ret double {result.text}", "}"])
+        return "\n".join([head, "entry:", *lines, f"  ret double {result.text}", "}"])
 
     def exp2(self, x: V, *, is_gradual: bool = False) -> V:
         from gristmill.language import polynomials

@@ -153,6 +153,9 @@ class LlvmMachine(Machine):
     def multiply(self, x: V, y: V) -> V:
         return self._binary(f"fmul {self.contract}", "and" if x.dtype == dt.bool_ else "mul", x, y)
 
+    def multiply_alone(self, x: V, y: V) -> V:
+        return self._binary("fmul", "mul", x, y)
+
     def fma(self, x: V, y: V, z: V) -> V:
         return self.intrinsic("fma", x, y, z)
 
@@ -244,6 +247,25 @@ class LlvmMachine(Machine):
     def shift_right(self, x: V, y: V) -> V:
         return self._binary("", "ashr" if x.dtype.is_signed else "lshr", x, y)
 
+    def multiply_high(self, x: V, y: V) -> V:
+        x, y = self.aligned(x, y)
+        bits, word = x.dtype.bits, "sext" if x.dtype.is_signed else "zext"
+        wide = f"<{x.lanes} x i{2 * bits}>" if x.lanes else f"i{2 * bits}"
+        a, b = (self.emit(f"{word} {self.typed(v)} to {wide}", x.dtype, x.lanes) for v in (x, y))
+        product = self.emit(f"mul {wide} {a.text}, {b.text}", x.dtype, x.lanes)
+        shift = f"splat (i{2 * bits} {bits})" if x.lanes else str(bits)
+        high = self.emit(f"lshr {wide} {product.text}, {shift}", x.dtype, x.lanes)
+        return self.emit(f"trunc {wide} {high.text} to {self.type_of(x.dtype, x.lanes)}", x.dtype, x.lanes)
+
+    def count_ones(self, x: V) -> V:
+        return self.intrinsic("ctpop", x)
+
+    def leading_zeros(self, x: V) -> V:
+        return self.intrinsic("ctlz", x, extra="i1 false")
+
+    def reverse_bits(self, x: V) -> V:
+        return self.intrinsic("bitreverse", x)
+
     def compare(self, predicate: str, x: V, y: V) -> V:
         if self._needs_single(x):
             return self._in_single(functools.partial(self.compare, predicate), x, y)
@@ -260,6 +282,27 @@ class LlvmMachine(Machine):
             return x
         condition, x, y = self.aligned(condition, x, y)
         return self.emit(f"select {self.typed(condition)}, {self.typed(x)}, {self.typed(y)}", x.dtype, x.lanes)
+
+    def rarely(self, condition: V, usual: Sequence[V], function: Callable[[], Sequence[V]]) -> list[V]:
+        """By a branch that is taken if one of the lanes needs it."""
+        rare, end, before = self.new_label("rare"), self.new_label("usual"), self.label
+        self.say(f"br i1 {self._any(condition).text}, label %{rare}, label %{end}")
+        self.begin_label(rare)
+        found = list(function())
+        if condition.lanes:
+            found = [self.select(condition, x, y) for x, y in zip(found, usual, strict=True)]
+        last = self.label
+        self.say(f"br label %{end}")
+        self.begin_label(end)
+        return [self.phi(x.dtype, x.lanes, [(y, before), (x, last)]) for x, y in zip(found, usual, strict=True)]
+
+    def _any(self, condition: V) -> V:
+        """Whether a bool holds in any lane."""
+        if not condition.lanes:
+            return condition
+        name, kind = f"llvm.vector.reduce.or.v{condition.lanes}i1", self.type_of(dt.bool_, condition.lanes)
+        self.declarations.add(f"declare i1 @{name}({kind})")
+        return self.emit(f"call i1 @{name}({self.typed(condition)})", dt.bool_)
 
     def bitcast(self, x: V, dtype: Dtype | Pointer) -> V:
         if self.element_type(x.dtype) == self.element_type(dtype):

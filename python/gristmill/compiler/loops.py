@@ -121,11 +121,16 @@ def _counted(scope: Scope, name: str, body: list[ast.stmt], loop: tile_range, ru
     bounds = _bounds(loop)
     outer = scope.names.pop(name, None)
     carried = Carried(scope, _carried_names(scope, body, {name}))
-    induction = Value(bounds.lower.type, name)
-    block = Block([induction, *carried.fresh()])
-    with scope.builder.inside(block):
-        scope.names[name] = bounds.index(induction)
-    _step(scope, block, carried, body, run)
+
+    def make() -> Block:
+        induction = Value(bounds.lower.type, name)
+        block = Block([induction, *carried.fresh()])
+        with scope.builder.inside(block):
+            scope.names[name] = bounds.index(induction)
+        _step(scope, block, carried, body, run)
+        return block
+
+    block = carried.build(make)
     results = carried.fresh()
     options = {k: v for k, v in loop.options.items() if v is not None}
     operands = [bounds.lower, bounds.upper, bounds.step, *carried.initial]
@@ -233,14 +238,19 @@ def while_loop(scope: Scope, node: ast.While, run: Run) -> None:
     if node.orelse or returns(node):
         raise KernelError("`return` in, or `else` on, a loop is not supported", fix="use the loop's condition")
     carried = Carried(scope, _carried_names(scope, node.body, set()))
-    condition, body = Block(carried.fresh()), Block(carried.fresh())
-    outer = dict(scope.names)
-    carried.bind(condition.arguments)
-    with scope.builder.inside(condition):
-        goes_on = truth(scope, node.test)
-        condition.yields = [as_value(goes_on), *condition.arguments]
-    scope.names = outer
-    _step(scope, body, carried, node.body, run)
+
+    def make() -> tuple[Block, Block]:
+        condition, body = Block(carried.fresh()), Block(carried.fresh())
+        outer = dict(scope.names)
+        carried.bind(condition.arguments)
+        with scope.builder.inside(condition):
+            goes_on = truth(scope, node.test)
+            condition.yields = [as_value(goes_on), *condition.arguments]
+        scope.names = outer
+        _step(scope, body, carried, node.body, run)
+        return condition, body
+
+    condition, body = carried.build(make)
     results = carried.fresh()
     statement = While(carried.initial, condition, body, results, {}, scope.builder.position)
     scope.builder.block.statements.append(statement)

@@ -18,6 +18,7 @@ from gristmill.compiler.ir import Value
 from gristmill.compiler.merge import Join
 from gristmill.compiler.op import ROWS, Composite, OpRow
 from gristmill.compiler.scope import Scope
+from gristmill.dtypes import Dtype
 from gristmill.errors import KernelError
 from gristmill.language import bits, index, shape
 from gristmill.language import elementwise as ew
@@ -336,6 +337,8 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
         return callee(*arguments, **named)
     if isinstance(callee, Composite):
         return scope.inline(scope, callee.function, arguments, named)
+    if isinstance(callee, Dtype):
+        return ROWS["cast"](*arguments, callee, **named)
     if isinstance(callee, BoundMethod):
         return callee(*arguments, **named)
     has_tiles = holds_tiles((*arguments, *named.values()))

@@ -13,6 +13,7 @@ from gristmill.compiler.expressions import evaluate, truth
 from gristmill.compiler.ir import Value
 from gristmill.compiler.loops import returns
 from gristmill.compiler.merge import Join, has_tiles, is_same_constant
+from gristmill.compiler.op import ROWS
 from gristmill.compiler.scope import DIFFERENT_CONSTANTS, Scope
 from gristmill.errors import KernelError
 from gristmill.language.iterate import range as tile_range
@@ -197,6 +198,8 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
 
 def _assert(scope: Scope, node: ast.Assert) -> None:
     condition = evaluate(scope, node.test)
+    if isinstance(condition, Value) and "device_assert" in ROWS:
+        return ROWS["device_assert"](condition, evaluate(scope, node.msg) if node.msg else "")
     if isinstance(condition, Value):
         raise KernelError("`assert` needs a condition that is known at build time", fix="store a flag, or mask instead")
     if not condition:

@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 from gristmill.errors import KernelError, Position
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 
 HOST_SUFFIX = {"x86-64-v2": "__v2", "x86-64-v3": "__v3", "x86-64-v4": "__v4", "aarch64": "__aarch64"}
 PTX = """\

@@ -20,7 +20,7 @@ from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.dtypes import Dtype
 from gristmill.language.index import dt_numpy
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from kept import compiler_version, kept
 
 CC = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")

@@ -18,7 +18,7 @@ import pytest
 
 from gristmill.build.ptxas import find_ptxas, join_entries
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from kept import compiler_version, kept
 from machines import shipped_kernels
 

@@ -8,7 +8,7 @@ from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import Function, Op, Pointer, verify, walk
 from gristmill.compiler.passes import PIPELINE, access
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation
+from gristmill.specialisation import VARIANTS, Specialisation
 from machines import kernel_of, shipped_kernels
 
 ALIGNED, GENERAL, WIDE = VARIANTS

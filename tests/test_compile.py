@@ -20,7 +20,7 @@ from gristmill.compiler.passes import PIPELINE
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
 from gristmill.errors import BuildError
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import kernel_of, shipped_kernels
 
 CUDA, HOST = TARGETS["sm_90a"], TARGETS["x86-64-v3"]

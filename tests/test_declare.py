@@ -12,7 +12,7 @@ import pytest
 import gristmill as gm
 from gristmill.declare import VARIANTS, Kernel, load_kernels
 from gristmill.errors import DeclarationError
-from gristmill.specialise import Specialisation
+from gristmill.specialisation import Specialisation
 from gristmill.symbolic import evaluate
 
 HEAD = 'import gristmill as gm\n\nD = gm.dtype_var("D", gm.Float)\n\n\n'

@@ -19,7 +19,7 @@ from gristmill.build.manifest import ImageRow, Manifest, unify_symbols
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
 from gristmill.errors import BuildError
-from gristmill.specialise import VARIANTS, Specialisation
+from gristmill.specialisation import VARIANTS, Specialisation
 
 CXX = shutil.which("c++") or shutil.which("g++")
 needs_compiler = pytest.mark.skipif(not CXX, reason="no C++ compiler")

@@ -10,7 +10,7 @@ import pytest
 from gristmill.compiler.frontend import build
 from gristmill.declare import load_kernels
 from gristmill.errors import KernelError
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import kernel_of
 
 HEAD = """\

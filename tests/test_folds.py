@@ -180,7 +180,7 @@ MISUSE = {
 @pytest.mark.parametrize("case", MISUSE)
 def test_misuse_is_an_error_with_a_fix(case):
     from gristmill.compiler.frontend import build
-    from gristmill.specialise import VARIANTS
+    from gristmill.specialisation import VARIANTS
 
     call, head, message = MISUSE[case]
     body = f"    x = tl.load(p + tl.arange(0, 16))\n    {call}\n"

@@ -11,7 +11,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import Block, For, Function, If, Tile, Value, print_function, verify, walk
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import array, compute, kernel_of, on_each_machine, same, shipped_kernels
 
 

@@ -10,7 +10,7 @@ import pytest
 from gristmill.compiler.compile import generate, lower_variant
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import kernel_of
 from ptx import Entry, assemble, count_instructions, needs_ptxas
 from test_descriptors import COPY_BLOCKS, WITH_DESCRIPTORS, WITH_POINTERS, row_sums

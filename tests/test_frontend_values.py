@@ -14,7 +14,7 @@ from gristmill.compiler.frontend import build
 from gristmill.compiler.op import COMPOSITES, ROWS
 from gristmill.declare import load_kernels
 from gristmill.errors import KernelError
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import RUNNERS, array, compute, on_each_machine, same
 
 # ---- methods and attributes ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import pytest
 from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import For, walk
 from gristmill.errors import KernelError
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 from machines import kernel_of, on_each_machine
 
 GENERAL, WIDE = VARIANTS[1:]

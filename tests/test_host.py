@@ -15,7 +15,7 @@ from gristmill.cases import Case, Spec, spec_of
 from gristmill.compiler.interpreter import _choose, _evaluate, _fill, run_kernel
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from host import entry, levels, pack, run_on_host, runner
 from machines import kernel_of, needs_host, shipped_kernels
 

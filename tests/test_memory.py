@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -24,6 +26,23 @@ def test_masked_load_gives_other_and_masked_store_leaves_memory(run):
     x, y = np.arange(8, dtype=np.float32), np.full(8, 77, np.float32)
     run(kernel_of(COPY), None, x, y, 3)
     same(y, 0, 1, 2, -1, 77, 77, 77, 77)
+
+
+@on_each_machine
+@pytest.mark.parametrize("offsets", ["i * 2 + 1", "1 + i * 2", "3 * i - 1 + 2", "i * 2 + tl.full((16,), 1, tl.int16)"])
+def test_pointers_moved_by_tiles_and_then_by_a_number(run, offsets):
+    source = f"""
+    @gm.kernel(grid=1)
+    def odd(x: gm.ptr[gm.f32], y: gm.ptr[gm.f32], n: gm.i32):
+        i = tl.arange(0, 16)
+        tl.store(y + {offsets}, tl.load(x + {offsets}, mask=i < n), mask=i < n)
+    """
+    x, y = np.arange(48, dtype=np.float32), np.full(48, 77, np.float32)
+    run(kernel_of(textwrap.dedent(source)), None, x, y, 9)
+    step = 3 if "3" in offsets else 2
+    want = np.full(48, 77, np.float32)
+    want[1 : 9 * step : step] = x[1 : 9 * step : step]
+    same(y, *want)
 
 
 @on_each_machine

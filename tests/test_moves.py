@@ -174,7 +174,7 @@ MISUSE = {
 @pytest.mark.parametrize("call", MISUSE)
 def test_misuse_is_an_error_with_a_fix(call):
     from gristmill.compiler.frontend import build
-    from gristmill.specialise import VARIANTS
+    from gristmill.specialisation import VARIANTS
 
     head = "@gm.kernel(grid=1)\ndef k(p: gm.ptr[gm.f32], n: gm.i32):\n    x = tl.load(p + tl.arange(0, 16))\n"
     kernel = kernel_of(f"{head}    {call}\n")

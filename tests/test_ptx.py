@@ -14,7 +14,7 @@ import pytest
 
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
-from gristmill.specialise import Specialisation
+from gristmill.specialisation import Specialisation
 from machines import shipped_kernels
 from ptx import PTXAS, Entry, Usage, assemble, compile_entries, count_instructions, needs_ptxas
 

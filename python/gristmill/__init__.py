@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gristmill.adopt import specialise
+    from gristmill.compiler.simt.run import simulate
     from gristmill.declare import (
         Config,
         Kernel,
@@ -45,14 +48,14 @@ if TYPE_CHECKING:
         u32,
         u64,
     )
-    from gristmill.errors import BuildError, DeclarationError, GristmillError, KernelError
+    from gristmill.errors import BuildError, DeclarationError, GristmillError, KernelError, SimulationError
     from gristmill.symbolic import cdiv, maximum, minimum, next_power_of_2, sm_count, where
 
 __version__ = "0.1.0"
 
 _DECLARE = "Config Kernel Specialisation constexpr dtype_var jit kernel ptr shape size stride"
 _DTYPES = "Bool Float Float8 Int Num bf16 bool_ f8e4m3 f8e5m2 f16 f32 f64 i8 i16 i32 i64 parse_dtype u8 u16 u32 u64"
-_ERRORS = "BuildError DeclarationError GristmillError KernelError"
+_ERRORS = "BuildError DeclarationError GristmillError KernelError SimulationError"
 _SYMBOLIC = "cdiv maximum minimum next_power_of_2 sm_count where"
 
 _HOMES = {
@@ -60,7 +63,9 @@ _HOMES = {
     for module, names in (("declare", _DECLARE), ("dtypes", _DTYPES), ("errors", _ERRORS), ("symbolic", _SYMBOLIC))
     for name in names.split()
 }
+_HOMES["specialise"] = ("adopt", "specialise")
 _HOMES["Dtype"] = ("dtypes", "AnyDtype")
+_HOMES["simulate"] = ("compiler.simt.run", "simulate")
 
 __all__ = [
     "Bool",
@@ -75,6 +80,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "Num",
+    "SimulationError",
     "Specialisation",
     "__version__",
     "bf16",
@@ -99,8 +105,10 @@ __all__ = [
     "parse_dtype",
     "ptr",
     "shape",
+    "simulate",
     "size",
     "sm_count",
+    "specialise",
     "stride",
     "u8",
     "u16",
@@ -120,4 +128,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*__all__, *(name for name, value in globals().items() if not isinstance(value, ModuleType))})

@@ -5,14 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError, Position
 from gristmill.positions import Site
 from gristmill.signature import BOUNDS_FIX, DtypeVar, Signature, at, closest
-from gristmill.specialise import (
+from gristmill.specialisation import (
     DEFAULT_NUM_STAGES,
     DEFAULT_NUM_WARPS,
     NUM_STAGES,
@@ -105,17 +105,24 @@ _TEXT = re.compile(r"[A-Za-z0-9_.+-]+")
 
 @dataclass(frozen=True)
 class ConstantChoices:
-    """Lists of values, and configurations that set the constants without one."""
+    """Lists of values, and configurations that set the constants without one.
+
+    `derived` constants follow from the others: each is a function of their values by name.
+    """
 
     lists: Values
     configs: tuple[Config, ...]
     names: tuple[str, ...]
+    derived: Mapping[str, Callable[[Mapping[str, object]], object]] = field(default_factory=dict)
 
     def values(self) -> Values:
         """Return the values that each constant takes, in declaration order and without repetition."""
         found: Values = {}
         for name in self.names:
-            given = self.lists.get(name) or [c.constants[name] for c in self.configs]
+            if name in self.derived:
+                given: Iterable[object] = [dict(constants)[name] for _, constants in self.combinations()]
+            else:
+                given = self.lists.get(name) or [c.constants[name] for c in self.configs]
             found[name] = tuple({_identity(v): v for v in given}.values())
         return found
 
@@ -126,6 +133,8 @@ class ConstantChoices:
             together = tuple(config.constants.items()) if config else ()
             for chosen in itertools.product(*listed):
                 values = dict(together + chosen)
+                for name, function in self.derived.items():
+                    values[name] = function(values)
                 yield config, tuple((name, values[name]) for name in self.names)
 
 
@@ -134,11 +143,18 @@ def _identity(value: object) -> tuple[type, object]:
     return type(value), value
 
 
-def read_constants(signature: Signature, listed: Mapping[str, object], configs: object, site: Site) -> ConstantChoices:
+def read_constants(
+    signature: Signature,
+    listed: Mapping[str, object],
+    configs: object,
+    site: Site,
+    derived: Mapping[str, Callable[[Mapping[str, object]], object]] | None = None,
+) -> ConstantChoices:
     """Return lists and configurations, after checking that together they set every constant once."""
+    derived = derived or {}
     lists = {name: _read_values(name, values, site) for name, values in listed.items()}
     chosen = _read_configs(configs, lists, signature.constant_names, site)
-    for name in signature.constant_names:
+    for name in (n for n in signature.constant_names if n not in derived):
         if name not in lists and not chosen:
             fix = f"list them in the decorator, as in `@gm.kernel({name}=[128, 256])`"
             raise at(site.of_parameter(name), f"constant `{name}` has no values", fix)
@@ -146,7 +162,7 @@ def read_constants(signature: Signature, listed: Mapping[str, object], configs: 
             if name not in lists and name not in config.constants:
                 message = f"this configuration does not set `{name}`"
                 raise at(site.of_config(index, name), message, f"add `{name}=...` to it")
-    choices = ConstantChoices(lists, chosen, signature.constant_names)
+    choices = ConstantChoices(lists, chosen, signature.constant_names, derived)
     _check_kinds(choices, site)
     return choices
 

@@ -34,6 +34,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_explain(commands)
     ops = _add(commands, "ops", list_operations, "list the operations of the language")
     ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
+    _add_simulate(commands)
+    _add_port(commands)
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
     _add_report(commands, "info", show_info, "show which images a wheel holds")
     _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
@@ -79,6 +81,22 @@ def _add_explain(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--variant", default="a32", help="a32 (aligned), g32 (general) or g64 (64-bit offsets)")
     parser.add_argument("--dtype", action="append", default=[], help="dtype of each dtype variable, in order")
     parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
+
+
+def _add_simulate(commands: argparse._SubParsersAction) -> None:
+    summary = "run the declared cases of kernels as a GPU would, on the CPU, with every access checked"
+    parser = _add(commands, "simulate", simulate, summary)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that declares kernels")
+    parser.add_argument("--kernel", help="name of the kernel; default: all in the file")
+    parser.add_argument("--target", default="sm_90a", help="a CUDA target, as in sm_80")
+    parser.add_argument("--dtype", action="append", default=[], help="dtype of each dtype variable, in order")
+    parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
+
+
+def _add_port(commands: argparse._SubParsersAction) -> None:
+    parser = _add(commands, "port", port, "write declarations for the Triton kernels of a file")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file of kernels under `triton.jit`")
+    parser.add_argument("--write", action="store_true", help="add them to the file, and change its imports of Triton")
 
 
 def run_build(options: argparse.Namespace) -> None:
@@ -135,6 +153,26 @@ def explain(options: argparse.Namespace) -> None:
         variant=options.variant,
     )
     print(text, end="")
+
+
+def simulate(options: argparse.Namespace) -> int:
+    """Run `gristmill simulate`; return 1 if a case is wrong."""
+    from gristmill.compiler.simt.report import print_outcomes, simulate_cases
+
+    constants = dict(_split_constant(text) for text in options.const)
+    choice = {"kernel": options.kernel, "target": options.target, "dtypes": options.dtype, "constants": constants}
+    return int(print_outcomes(simulate_cases(options.file, **choice)) > 0)
+
+
+def port(options: argparse.Namespace) -> None:
+    """Run `gristmill port`."""
+    from gristmill.porting import port as show
+    from gristmill.porting import port_into
+
+    if options.write:
+        return port_into(options.file)
+    print(show(options.file), end="")
+    return None
 
 
 def list_kernels(options: argparse.Namespace) -> None:

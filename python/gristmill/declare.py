@@ -30,7 +30,7 @@ from gristmill.signature import (
     size,
     stride,
 )
-from gristmill.specialise import VARIANTS, Config, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Config, Specialisation, Variant
 from gristmill.symbolic import Code
 from gristmill.tracing import symbols, trace_grid, trace_pick, with_extents
 
@@ -66,7 +66,8 @@ class Kernel:
     `file` is relative to the project; `line` is that of the first line of `source`, the function with its decorators,
     dedented. `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the
     values that occur in some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick`
-    is code, or () for always.
+    is code, or () for always. `fixed` are parameters of the function that every specialisation knows at build time and
+    that are no constants: None, a dtype, a dtype variable or a LaunchOption.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Kernel:
     backward: str | None
     site: Site = field(repr=False)
     expanded: tuple[Specialisation, ...] = field(repr=False)
+    fixed: tuple[tuple[str, object], ...] = ()
 
     def specialisations(self) -> list[Specialisation]:
         """Return what is compiled, in declared order."""
@@ -159,20 +161,40 @@ def _declare(function: object, given: Mapping[str, object], scope: Mapping[str, 
         raise at(site.of_name(), f"`{function.__name__}` cannot be a symbol", "use ASCII letters, digits and _")
     signature, annotations = read_signature(function, site, scope)
     lists, sets = _sort_arguments(given, signature, site)
-    dtype_sets = read_dtype_sets(signature, given.get("dtypes"), sets, site)
     choices = read_constants(signature, lists, given.get("configs"), site)
+    return assemble(Declared(function.__name__, function, signature, annotations, sets, choices, site), given)
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What is known of a kernel once its signature and constants are read; `fixed` as in Kernel."""
+
+    name: str
+    function: Callable[..., object]
+    signature: Signature
+    annotations: Mapping[str, object]
+    dtype_lists: Mapping[str, object]
+    choices: ConstantChoices
+    site: Site
+    fixed: tuple[tuple[str, object], ...] = ()
+
+
+def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
+    """Return the kernel, with all its specialisations; `given` are the other arguments of the declaration."""
+    function, signature, choices, site = declared.function, declared.signature, declared.choices, declared.site
+    dtype_sets = read_dtype_sets(signature, given.get("dtypes"), declared.dtype_lists, site)
     launch = Launch(given.get("where"), given.get("num_warps"), given.get("num_stages"))
-    expanded = expand(function.__name__, dtype_sets, choices, launch, site)
+    expanded = expand(declared.name, dtype_sets, choices, launch, site)
     names = symbols(signature, choices.values())
     return register(
         Kernel(
-            name=function.__name__,
+            name=declared.name,
             function=function,
-            file=show_path(site.path),
+            file=show_path(site.home or site.path),
             line=site.first_line,
             source=site.source,
             doc=inspect.getdoc(function) or "",
-            parameters=with_extents(signature, annotations, names, site),
+            parameters=with_extents(signature, declared.annotations, names, site),
             constant_names=signature.constant_names,
             constants=_occurring(choices, expanded),
             dtype_vars=_occurring_dtypes(dtype_sets, expanded),
@@ -181,6 +203,7 @@ def _declare(function: object, given: Mapping[str, object], scope: Mapping[str, 
             backward=_read_backward(given.get("backward"), site),
             site=site,
             expanded=expanded,
+            fixed=declared.fixed,
         )
     )
 

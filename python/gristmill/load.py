@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gristmill.errors import DeclarationError, GristmillError, Position
 from gristmill.positions import raised_position, show_path, shown_from
 from gristmill.signature import at
-from gristmill.specialise import VARIANTS, show
+from gristmill.specialisation import VARIANTS, show
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel

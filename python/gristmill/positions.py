@@ -126,10 +126,21 @@ def raised_position(error: BaseException) -> Position | None:
 
 @dataclass(frozen=True)
 class Site:
-    """A kernel's function in its file, from which the parts of decorator and signature are located."""
+    """A kernel's function in its file, from which the parts of decorator and signature are located.
+
+    Where a call declares a function that stands elsewhere, `call` is that call, in the file `path`, and `home` the file
+    of the function; what the call says of a parameter is then located in its dictionaries.
+    """
 
     path: str
     node: ast.FunctionDef
+    call: ast.Call | None = None
+    home: str = ""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The files that declaration and function stand in."""
+        return (self.path, self.home) if self.home and self.home != self.path else (self.path,)
 
     @property
     def first_line(self) -> int:
@@ -138,20 +149,29 @@ class Site:
     @property
     def source(self) -> str:
         """The author's text from the first decorator on, dedented."""
-        lines = linecache.getlines(self.path)[self.first_line - 1 : self.node.end_lineno]
+        lines = linecache.getlines(self.home or self.path)[self.first_line - 1 : self.node.end_lineno]
         return textwrap.dedent("".join(lines))
 
     def of(self, node: ast.AST | None) -> Position:
         """Return the position of a node; that of the function's name for none."""
-        return place(self.path, node_span(node)) if node is not None else self.of_name()
+        return place(self._file_of(node), node_span(node)) if node is not None else self.of_name()
+
+    def _file_of(self, node: ast.AST) -> str:
+        is_in_call = self.call is None or covers(self.call, node)
+        return self.path if is_in_call else self.home or self.path
 
     def of_name(self) -> Position:
+        if self.call is not None:
+            named = self.keyword("name")
+            return self.of(named.value if named else self.call.args[0] if self.call.args else self.call)
         line = linecache.getline(self.path, self.node.lineno).encode()
         column = line.find(self.node.name.encode(), self.node.col_offset + len("def "))
         end = column + len(self.node.name.encode())
         return place(self.path, Span(self.node.lineno, column, self.node.lineno, end))
 
     def decorator(self) -> ast.expr | None:
+        if self.call is not None:
+            return self.call
         for node in self.node.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
             if getattr(called, "attr", getattr(called, "id", None)) == "kernel":
@@ -163,7 +183,16 @@ class Site:
         call = self.decorator()
         if not isinstance(call, ast.Call):
             return None
-        return next((k for k in call.keywords if k.arg == name), None)
+        return next((k for k in call.keywords if k.arg == name), None) or self._entry(name)
+
+    def _entry(self, name: str) -> ast.keyword | None:
+        """Return what the call's dictionaries say of a parameter, as if it were an argument."""
+        for keyword in self.call.keywords if self.call is not None else ():
+            if isinstance(keyword.value, ast.Dict):
+                for key, value in zip(keyword.value.keys, keyword.value.values, strict=True):
+                    if isinstance(key, ast.Constant) and key.value == name:
+                        return _spanning(ast.keyword(name, value), key, value)
+        return None
 
     def of_keyword(self, name: str) -> Position:
         return self.of(self.keyword(name) or self.decorator())
@@ -203,6 +232,8 @@ class Site:
 
     def of_parameter(self, name: str) -> Position:
         """Return the position of a parameter's name in the signature."""
+        if self.call is not None:
+            return self.of(self._entry(name) or self.call)
         node = self.argument(name)
         if node is None:
             return self.of_name()
@@ -210,8 +241,14 @@ class Site:
         return place(self.path, Span(span.line, span.column, span.line, span.column + len(name.encode())))
 
     def of_annotation(self, name: str) -> Position:
+        return self.of(self._annotation(name) or self.argument(name))
+
+    def _annotation(self, name: str) -> ast.expr | None:
+        if self.call is not None:
+            entry = self._entry(name)
+            return entry.value if entry else self.call
         node = self.argument(name)
-        return self.of(node.annotation if node is not None and node.annotation else node)
+        return node.annotation if node is not None else None
 
     def of_default(self, name: str) -> Position:
         arguments = self.node.args
@@ -224,9 +261,9 @@ class Site:
 
     def of_subscript(self, name: str, index: int) -> Position:
         """Return the position of item `index` between the brackets of a parameter's annotation."""
-        node = self.argument(name)
-        if node is not None and isinstance(node.annotation, ast.Subscript):
-            inside = node.annotation.slice
+        annotation = self._annotation(name)
+        if isinstance(annotation, ast.Subscript):
+            inside = annotation.slice
             items = inside.elts if isinstance(inside, ast.Tuple) else [inside]
             if index < len(items):
                 return self.of(items[index])
@@ -237,6 +274,24 @@ class Site:
             if node.name == name:
                 return self.of(node)
         return self.of_name()
+
+
+def covers(outer: ast.AST, inner: ast.AST) -> bool:
+    """Whether `inner` is a part of `outer`, or was made from its parts."""
+    return any(node is inner or node is getattr(inner, "value", inner) for node in ast.walk(outer))
+
+
+def _spanning(made: ast.keyword, first: ast.expr, last: ast.expr) -> ast.keyword:
+    made.lineno, made.col_offset = first.lineno, first.col_offset
+    made.end_lineno, made.end_col_offset = last.end_lineno, last.end_col_offset
+    return made
+
+
+def find_call(path: str, span: Span) -> ast.Call | None:
+    """Return the innermost call that stands at `span`."""
+    tree = tree_of(path)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree else []
+    return next((node for node in reversed(calls) if node_span(node).covers(span)), None)
 
 
 def all_arguments(arguments: ast.arguments) -> list[ast.arg]:

@@ -208,11 +208,17 @@ def read_signature(
             _check_constant(argument, site)
             constants.append(argument.name)
         else:
-            parameters.append(_read_parameter(argument, annotation, site))
+            parameters.append(read_parameter(argument, annotation, site))
     _check_order(parameters, constants, site)
+    return complete(function, parameters, constants, site), annotations
+
+
+def complete(function: FunctionType, parameters: list[Parameter], constants: list[str], site: Site) -> Signature:
+    """Return a signature, after checking that arrays, what follows from them and dtype variables fit together."""
+    if not any(p.kind == "pointer" for p in parameters):
+        raise at(site.of_name(), "the kernel has no array", "annotate a parameter with `gm.ptr[...]`")
     parameters = [_linked(p, parameters, site) for p in parameters]
-    signature = Signature(tuple(parameters), tuple(constants), _dtype_vars(function, parameters, site))
-    return signature, annotations
+    return Signature(tuple(parameters), tuple(constants), _dtype_vars(function, parameters, site))
 
 
 def _annotation(function: FunctionType, argument: inspect.Parameter, site: Site, scope: Mapping[str, object]) -> object:
@@ -267,7 +273,8 @@ def _check_constant(argument: inspect.Parameter, site: Site) -> None:
         raise at(site.of_default(argument.name), f"constant `{argument.name}` takes its values from the decorator", fix)
 
 
-def _read_parameter(argument: inspect.Parameter, annotation: object, site: Site) -> Parameter:
+def read_parameter(argument: inspect.Parameter, annotation: object, site: Site) -> Parameter:
+    """Return what an annotation makes of a parameter. Raises DeclarationError at an annotation that means nothing."""
     name = argument.name
     default = None if argument.default is argument.empty else argument.default
     if isinstance(annotation, PointerType):
@@ -330,8 +337,6 @@ def _range_fix(values: range) -> str:
 
 
 def _check_order(parameters: list[Parameter], constants: list[str], site: Site) -> None:
-    if not any(p.kind == "pointer" for p in parameters):
-        raise at(site.of_name(), "the kernel has no array", "annotate a parameter with `gm.ptr[...]`")
     declared = [a.arg for a in all_arguments(site.node.args)]
     derived = {p.name for p in parameters if p.is_index} | set(constants)
     first = next((name for name in declared if name in derived), None)

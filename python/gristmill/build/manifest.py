@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gristmill.build.code import Code, rename_symbol
 from gristmill.build.settings import Cubin, Settings, split_name
 from gristmill.dtypes import Dtype
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation

@@ -21,6 +21,7 @@ from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_c
 from gristmill.build.settings import Cubin, Settings
 from gristmill.build.sources import compiler_digest, fingerprint, generator_files, source_closure, source_digest
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
+from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
 from gristmill.errors import BuildError
 
@@ -61,7 +62,7 @@ class Build:
         self._pool = WorkerPool(Setup(tuple(map(str, settings.sources)), str(settings.project_dir), compiler))
         self._fingerprint = fingerprint(settings.sources, settings.project_dir)
         self._jobs = enumerate_jobs(kernels, [find_target(name) for name in settings.targets])
-        paths = {k.site.path for k in kernels}
+        paths = {file for kernel in kernels for file in kernel.site.files}
         self._digests = {path: source_digest(Path(path), settings.project_dir) for path in paths}
         total = len(self._jobs) + len(kernels) * len(settings.cubins)
         self.progress = Progress(total, settings.out / "build.log")
@@ -87,8 +88,9 @@ class Build:
         self.progress.close()
 
     def _compile(self, job: Job) -> Result:
-        compiler = (self._compiler, compiler_digest())
-        key = make_key("code", *compiler, self._digests[job.kernel.site.path], job.specialisation.id, job.target.name)
+        compiler = (self._compiler, compiler_digest(), "checked" if asks_for_checks() else "")
+        sources = [self._digests[file] for file in job.kernel.site.files]
+        key = make_key("code", *compiler, *sources, job.specialisation.id, job.target.name)
         if stored := self._cache.get(key):
             return unpack_codes(stored), 0.0, True
         answer = self._pool.run(job)

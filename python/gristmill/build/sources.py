@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
-COMPILER_PARTS = ("*.py", "language/**/*.py", "compiler/**/*.py", "build/code.py", "build/ptxas.py")
+COMPILER_PARTS = ("*.py", "language/**/*.py", "compat/**/*.py", "compiler/**/*.py", "build/code.py", "build/ptxas.py")
 FRONT_ENDS = ("cli.py", "__main__.py")
 
 

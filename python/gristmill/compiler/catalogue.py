@@ -19,7 +19,7 @@ from gristmill.compiler.op import Composite, OpRow
 from gristmill.dtypes import ALL, Dtype
 from gristmill.errors import KernelError
 from gristmill.load import load_kernels
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 
 MACHINES = ("interpreter", "host", "simt")
 EXAMPLES = {
@@ -56,7 +56,7 @@ EXAMPLES = {
     "where": "tl.where(x == x, x, x)",
     "zeros": "tl.zeros((16,), x.dtype)",
 }
-"""How an operation is called on a block `x` of 16 elements where not as `tl.name(x, x, ...)`; `p` points to them."""
+"""Calls of operations on a block `x` of 16 elements, where they are not `tl.name(x, x, ...)`; `p` points to them."""
 
 
 @dataclass(frozen=True)

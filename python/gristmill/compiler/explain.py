@@ -14,7 +14,7 @@ from gristmill.declare import Kernel
 from gristmill.dtypes import parse_dtype
 from gristmill.errors import DeclarationError
 from gristmill.load import load_kernels
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 
 def stages_of(target: Target) -> list[str]:

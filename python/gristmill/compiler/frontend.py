@@ -21,6 +21,7 @@ from gristmill.language import internal  # noqa: F401  (declares the ops that pa
 from gristmill.language.index import set_index_dtype
 from gristmill.language.structure import describe_structure
 from gristmill.language.types import describe, is_number
+from gristmill.specialisation import LaunchOption
 
 
 def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
@@ -34,7 +35,8 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     block = Block(list(parameters.values()))
     builder = Builder(block)
     set_index_dtype(index)
-    names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **dict(specialisation.constants), **parameters}
+    fixed = {name: _fixed(value, specialisation) for name, value in kernel.fixed}
+    names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **fixed, **dict(specialisation.constants), **parameters}
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
     builder.inline = lambda function, arguments: inline(scope, _plain(function), list(arguments), {})
     with building(builder):
@@ -63,7 +65,13 @@ def _named_dtypes(kernel: Kernel, dtypes: dict[str, dt.Dtype]) -> dict[str, dt.D
     """Dtype variables may be used in the body by the name under which the module has them, as in `x.to(D)`."""
     space = {**kernel.function.__globals__, **inspect.getclosurevars(kernel.function).nonlocals}
     found = {n: dtypes[v.name] for n, v in space.items() if isinstance(v, DtypeVar) and v.name in dtypes}
-    return {**dtypes, **found}
+    return found if kernel.site.call else {**dtypes, **found}
+
+
+def _fixed(value: Any, specialisation: Specialisation) -> Any:
+    if isinstance(value, LaunchOption):
+        return getattr(specialisation, value.name)
+    return dict(specialisation.dtypes)[value.name] if isinstance(value, DtypeVar) else value
 
 
 def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> Any:

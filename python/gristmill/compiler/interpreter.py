@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
 from gristmill.language.float8 import computed, is_float8, to_float8
 from gristmill.language.index import dt_numpy
-from gristmill.specialise import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
 
 REGION_BITS = 40  # elements of one array's share of the address space
@@ -50,13 +50,21 @@ class Memory:
 
     def check(self, offsets: np.ndarray, what: str) -> None:
         """Raise InterpreterError unless each of `offsets`, in elements from the lowest address, is in the array."""
+        inside = self.has(offsets)
+        if not inside.all():
+            message = self.outside(int(offsets[~inside][0]), what)
+            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+
+    def has(self, offsets: np.ndarray) -> np.ndarray:
+        """Return which of `offsets` are in the array."""
         inside = (offsets >= 0) & (offsets < len(self.elements))
         inside[inside] = self.is_ours[offsets[inside]]
-        if not inside.all():
-            shape = list(self.array.shape)
-            offset = int(offsets[~inside][0]) + self.first
-            message = f"{what}: element {offset} of `{self.name}` is outside the array, whose shape is {shape}"
-            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+        return inside
+
+    def outside(self, offset: int, what: str) -> str:
+        """Say that `what` went to an offset outside the array."""
+        shape = list(self.array.shape)
+        return f"{what}: element {offset + self.first} of `{self.name}` is outside the array, whose shape is {shape}"
 
 
 class Pointers:
@@ -115,6 +123,23 @@ class Pointers:
     def _seen(self, elements: np.ndarray) -> np.ndarray:
         """The elements as what the pointers were cast to."""
         return elements if self.element is None else elements.view(self.element)
+
+    def update(self, change: Callable[..., Any], operands: Sequence[np.ndarray], mask: np.ndarray | None) -> np.ndarray:
+        """Put `change(element, *operands)` in place of each element in row-major order, and return what was there."""
+        active = np.ones(self.shape, np.bool_) if mask is None else mask
+        places = np.zeros(self.shape, np.int64)
+        memories = np.zeros(self.shape, np.object_)
+        for chosen, memory, offsets in self._by_memory(active, "update"):
+            if not memory.array.flags.writeable:
+                raise InterpreterError(f"update: `{memory.name}` is read-only", fix="pass an array that can be written")
+            places[chosen], memories[chosen] = offsets, memory
+        found = np.zeros(self.shape, self._dtype())
+        for at in np.argwhere(active):
+            index = tuple(at)
+            elements = memories[index].elements
+            found[index] = elements[places[index]]
+            elements[places[index]] = change(found[index], *(np.asarray(x)[index] for x in operands))
+        return found
 
     def _dtype(self) -> np.dtype:
         region = int(self.addresses.ravel()[0]) >> REGION_BITS
@@ -186,6 +211,10 @@ class _Program:
 
     def num_programs(self, axis: int) -> int:
         return self.grid[axis]
+
+    def fail(self, message: str, fix: str | None = None) -> NoReturn:
+        """Stop at the op that is being run."""
+        raise InterpreterError(message, fix=fix)
 
     def op(self, op: Op) -> list[Any]:
         named = dict(op.attributes)
@@ -326,13 +355,20 @@ def _index_value(parameter: Parameter, array: np.ndarray) -> int:
 def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Specialisation:
     """Return the first specialisation in the arrays' dtypes and the given constants that suits the call."""
     found = _dtypes(kernel, values)
-    for candidate in kernel.specialisations():
-        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
-        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
-            return candidate
+    for candidate in _fitting(kernel, values, constants):
+        return candidate
     asked = ", ".join([*(d.name for d in found.values()), *(f"{k}={v}" for k, v in constants.items())])
     known = ", ".join(s.id for s in kernel.specialisations())
     raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
+
+
+def _fitting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
+    """The specialisations that suit the call, the one to take first."""
+    found = _dtypes(kernel, values)
+    for candidate in kernel.specialisations():
+        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
+        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
+            yield candidate
 
 
 def _dtypes(kernel: Kernel, values: Mapping[str, Any]) -> dict[str, Dtype]:

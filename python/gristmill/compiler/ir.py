@@ -159,6 +159,9 @@ class Function:
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     shared_bytes: int = 0  # that a block may have on the target
+    sm: int = 0  # the CUDA target's architecture
+    ptx_version: int = 0  # and its version of PTX, as in 78
+    is_checked: bool = False  # whether the build asks for checks at run time
     facts: dict[Value, int] = field(default_factory=dict)
     never_negative: set[Value] = field(default_factory=set)  # parameters that are sizes
     layouts: dict[Value, Any] = field(default_factory=dict)

@@ -28,11 +28,13 @@ class OpRow:
     """One operation. Calling it inside a `Builder` checks the arguments and emits the op.
 
     `kind` "elementwise": lowerings see one register of each operand; "tile": they see (machine, op, *tiles).
-    `effect` is "" for pure ops, "read" or "write" for those that touch memory.
+    `effect` is "" for pure ops, "read", "write" or "update" (both, in one step) for those that touch memory through
+    their first operand, "act" for others that happen once and in order.
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
-    its bool holds where all of its operands hold. `predicate`: the comparison that it is. `goes_by_register`: machines
-    on threads can emit it one access at a time.
+    its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
+    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -46,6 +48,8 @@ class OpRow:
     is_address: bool = False
     is_view: bool = False
     is_conjunction: bool = False
+    is_promise: bool = False
+    is_check: bool = False
     predicate: str = ""
     goes_by_register: bool = False
     reference_function: Callable[..., Any] | None = None
@@ -56,6 +60,16 @@ class OpRow:
     result_layout: Callable[..., Any] | None = None
     forward_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
+
+    @property
+    def touches_memory(self) -> bool:
+        """Whether its first operand is an address that it reads or writes."""
+        return self.effect in ("read", "write", "update")
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it does more than give a result: it is not left out, repeated or overtaken."""
+        return self.effect in ("write", "update", "act")
 
     @property
     def is_elementwise(self) -> bool:
@@ -229,6 +243,11 @@ def block_of(function: Callable[..., Any], types: Sequence[Tile]) -> Block:
         returned = builder.inline(function, block.arguments)
     block.yields = list(returned) if isinstance(returned, tuple) else [returned]
     return block
+
+
+def active_builder() -> Builder:
+    """The builder that rows emit to."""
+    return _active[-1]
 
 
 def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:

@@ -96,6 +96,8 @@ def load(
     pointer, mask, other = _resolved(pointer, mask, other, boundary_check, padding_option, "load")
     pointers = _pointers(pointer, "load")
     guard = _mask(mask, pointers, "load")
+    if isinstance(volatile, Value):
+        raise KernelError("load(): volatile is known at build time", fix="write `volatile=True` or leave it out")
     if other is not None and mask is None:
         raise KernelError("load(): `other` without `mask` has no meaning", fix="add `mask=` or drop `other=`")
     element = _element(pointers)

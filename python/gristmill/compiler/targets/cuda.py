@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
+from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.cuda_shared import SHARED, SharedMemory
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.dtypes import Dtype
+from gristmill.errors import Position
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
@@ -263,6 +265,44 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         from gristmill.compiler.targets import cuda_memory
 
         cuda_memory.wide_store(self, pointer, elements, mask, hints)
+
+    def atomic(
+        self,
+        kind: str,
+        pointer: V,
+        operands: Sequence[V],
+        mask: V | None,
+        sem: str,
+        scope: str,
+        *,
+        is_used: bool = True,
+    ) -> V:
+        from gristmill.compiler.targets import cuda_atomic
+
+        return cuda_atomic.atomic(self, kind, pointer, operands, mask, (sem, scope), is_used)
+
+    def atomic_pair(
+        self, pointer: V, pair: Sequence[V], mask: V | None, sem: str, scope: str, *, is_used: bool = True
+    ) -> list[V]:
+        from gristmill.compiler.targets import cuda_atomic
+
+        return cuda_atomic.atomic_pair(self, pointer, pair, mask, (sem, scope), is_used)
+
+    def inline_assembly(self, op: Op, tiles: Sequence[V | Held]) -> Any:
+        """Run an op's PTX on tiles of one shape."""
+        from gristmill.compiler.targets import cuda_assembly
+
+        return cuda_assembly.run(self, op, tiles)
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        from gristmill.compiler.targets import cuda_debug
+
+        cuda_debug.print_line(self, texts, numbers, mask)
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        from gristmill.compiler.targets import cuda_debug
+
+        cuda_debug.fail(self, message, position, failed)
 
     def _element(self, vector: V, i: int) -> V:
         return self.emit(f"extractelement {self.typed(vector)}, i32 {i}", vector.dtype)

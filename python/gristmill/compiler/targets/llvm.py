@@ -166,10 +166,23 @@ class LlvmMachine(Machine):
         return self._binary("fdiv", "", x, y)
 
     def quotient(self, x: V, y: V) -> V:
-        return self._binary("", "sdiv" if x.dtype.is_signed else "udiv", x, y)
+        return self._binary("", "sdiv" if x.dtype.is_signed else "udiv", x, self._divisor(x, y))
 
     def remainder(self, x: V, y: V) -> V:
-        return self._binary("frem", "srem" if x.dtype.is_signed else "urem", x, y)
+        by = y if x.dtype.is_float else self._divisor(x, y)
+        return self._binary("frem", "srem" if x.dtype.is_signed else "urem", x, by)
+
+    def _divisor(self, x: V, y: V) -> V:
+        """y, or 1 where dividing by it would trap (x86) or mean nothing (LLVM): 0, and -1 below the lowest number."""
+        dtype = y.dtype
+        assert isinstance(dtype, Dtype)
+        if y.text.lstrip("-").isdigit() and int(y.text) not in (0, -1):
+            return y
+        one, traps = self.constant(dtype, 1), self.compare("==", y, self.constant(dtype, 0))
+        if dtype.is_signed:
+            lowest = self.compare("==", x, self.constant(dtype, -(1 << (dtype.bits - 1))))
+            traps = self.bit_or(traps, self.bit_and(lowest, self.compare("==", y, self.constant(dtype, -1))))
+        return self.select(traps, one, y)
 
     def negative(self, x: V) -> V:
         if self._needs_single(x):
@@ -277,7 +290,7 @@ class LlvmMachine(Machine):
         bits = 1 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == dtype.bits:
             return V(x.text, dtype, x.lanes)
-        if x.text[0] != "%" and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
+        if x.text[0] != "%" and not x.lanes and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
             return self.constant(dtype, _wrap(int(x.text), x.dtype, dtype))
         widening = "sext" if x.dtype.is_signed else "zext"
         return self.convert("trunc" if bits > dtype.bits else widening, x, dtype)

@@ -13,7 +13,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
-from gristmill.compiler.machine import Combine, Machine, V
+from gristmill.compiler.machine import Combine, Machine, Step, V
 from gristmill.compiler.targets import thread_folds, thread_moves
 from gristmill.dtypes import Dtype
 
@@ -259,6 +259,19 @@ class ThreadMachine(Machine):
     def first_registers(self, layout: Layout) -> list[int]:
         """The registers of a thread that do not only replicate another."""
         return _first_registers(layout, 1)
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        from gristmill.compiler.targets import thread_updates
+
+        return thread_updates.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        from gristmill.compiler.targets import thread_updates
+
+        thread_updates.each(self, tiles, mask, visit)
+
+    def wait_for_all(self) -> None:
+        self.barrier()
 
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None

@@ -36,6 +36,13 @@ class Config:
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
 
+@dataclass(frozen=True)
+class LaunchOption:
+    """A parameter of a kernel that stands for its specialisation's `num_warps` or `num_stages`."""
+
+    name: str
+
+
 def is_one_of(value: object, allowed: Sequence[int]) -> bool:
     """Return whether `value` is one of some integers; a bool is none."""
     return isinstance(value, int) and not isinstance(value, bool) and value in allowed

@@ -1,0 +1,109 @@
+"""The kernels of liger-kernel, as they are shipped, through the Triton door: tile IR, PTX, and values."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gristmill.language as tl
+import liger
+import liger_losses  # noqa: F401  (declares cases)
+import liger_norms  # noqa: F401  (declares cases)
+from gristmill import dtypes as dt
+from gristmill.compiler.compile import compile_variant
+from gristmill.compiler.frontend import build
+from gristmill.compiler.targets import TARGETS
+from gristmill.errors import KernelError
+from gristmill.language.index import dt_numpy
+from gristmill.specialisation import VARIANTS
+from liger_cases import CASES, declared, outcome, wide
+from machines import on_each_machine
+from ptx import PTXAS, needs_ptxas
+
+pytestmark = pytest.mark.skipif(liger.folder() is None, reason="needs the wheel of liger-kernel, from pip or a file")
+REFUSED = {"softmax_multi_block_forward_kernel": r"max\(\)"}
+"""What no Triton compiles either: this kernel passes a tile as an axis, and its caller never takes it."""
+COMPILED = [name for name in CASES if name not in REFUSED]
+
+
+def ready(title):
+    """Return a case's kernel; skip where it needs an operation that the language does not have."""
+    kernel = declared(title)
+    try:
+        build(kernel, kernel.specialisations()[0], VARIANTS[0])
+    except KernelError as error:
+        missing = re.match(r"`(?:tl|triton\.language)(?:\.\w+)*` has no `(\w+)`", error.message)
+        if missing and not hasattr(tl, missing[1]):
+            pytest.skip(f"waits for tl.{missing[1]}")
+        raise
+    return kernel
+
+
+@pytest.mark.parametrize("title", COMPILED)
+def test_tile_ir_builds_in_every_variant(title):
+    kernel = ready(title)
+    for specialisation in kernel.specialisations():
+        for variant in VARIANTS:
+            assert build(kernel, specialisation, variant).body.statements
+
+
+@pytest.mark.parametrize("title", REFUSED)
+def test_what_triton_refuses_is_an_error_at_its_line(title):
+    kernel = declared(title)
+    with pytest.raises(KernelError, match=REFUSED[title]) as caught:
+        build(kernel, kernel.specialisations()[0], VARIANTS[0])
+    assert caught.value.position.file.endswith(f"{CASES[title].file}.py")
+
+
+@needs_ptxas
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("title", COMPILED)
+def test_ptx_assembles(title, target, tmp_path):
+    kernel = ready(title)
+    for number, variant in ((0, VARIANTS[0]), (-1, VARIANTS[-1])):
+        code = compile_variant(kernel, kernel.specialisations()[number], variant, TARGETS[target]).code
+        source = tmp_path / f"{variant.name}.ptx"
+        source.write_bytes(code)
+        command = [str(PTXAS.path), f"-arch={target}", str(source), "-o", str(tmp_path / "out.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+@on_each_machine
+@pytest.mark.parametrize("title", COMPILED)
+def test_values_agree_with_numpy(run, title):
+    kernel = ready(title)
+    for specialisation in kernel.specialisations():
+        arguments, wanted = outcome(title, specialisation)
+        run(kernel, specialisation, **arguments)
+        for name, want in wanted.items():
+            transform, numbers = want if isinstance(want, tuple) else (wide, want)
+            exact = arguments[name].dtype.kind == "i"
+            dtype = dt_numpy(dict(specialisation.dtypes)["D"])
+            compare(transform(arguments[name]), numbers, dtype, 0 if exact else CASES[title].ulps, specialisation.id)
+
+
+def compare(got, want, dtype, ulps, what):
+    """Each number within `ulps` roundings of the largest one: kernels round intermediate results to the dtype.
+
+    f32 gets more of them, since sums of a row and approximate functions err by a few, and halves are computed in f32.
+    """
+    narrow = {dt_numpy(dt.bf16): 2.0**-8, dt_numpy(dt.f16): 2.0**-11}
+    rounding = narrow.get(dtype, 2.0**-24 * 8)
+    largest = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
+    np.testing.assert_allclose(got, want, rtol=0, atol=rounding * ulps * largest, err_msg=what)
+
+
+def test_every_kernel_of_the_files_has_a_case():
+    files = {case.file for case in CASES.values()}
+    declared_kernels = {(case.file, case.kernel) for case in CASES.values()}
+    for name in files:
+        kernels = {key for key, value in vars(liger.load(name)).items() if type(value).__name__ in liger.DECORATED}
+        helpers = {"silu"}
+        missing = {key for key in kernels - helpers if (name, key) not in declared_kernels}
+        assert not missing, f"{name}: {missing}"
+        assert Path(liger.folder(), "liger_kernel", "ops", f"{name}.py").is_file()

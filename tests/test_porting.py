@@ -1,0 +1,175 @@
+"""`gristmill port` writes what a kernel's source tells; what it cannot tell is a choice to fill in."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+import liger
+from gristmill.cli import main
+from gristmill.declare import load_kernels
+from gristmill.errors import DeclarationError
+from gristmill.porting import port, port_into
+
+SOURCE = """\
+import triton
+import triton.language as tl
+from triton.language.extra.libdevice import tanh
+
+
+@triton.jit
+def rows(pointer, stride):
+    return pointer + tl.program_id(0).to(tl.int64) * stride
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": 64}, num_warps=2)], key=["n_cols"])
+@triton.jit
+def _scaled_kernel(
+    X, X_row_stride, Y, y_stride, table, label_ptr, alpha, count: int, start: tl.int64, shift, n_cols,
+    BLOCK: tl.constexpr, out_dtype: tl.constexpr, MODE: tl.constexpr, FLAG: tl.constexpr = True, ratio=0.5,
+):
+    i = tl.arange(0, BLOCK)
+    label = tl.load(label_ptr + tl.program_id(1))
+    v = tl.load(rows(X, X_row_stride) + i, mask=i < n_cols) + tl.load(table + label)
+    Y += tl.program_id(0) * y_stride
+    tl.store(Y + i, tanh(v * alpha.to(tl.float32) + shift).to(out_dtype), mask=i < n_cols)
+
+
+def launch(x, y):
+    _scaled_kernel[(x.shape[0], 2)](x, x.stride(0), y)
+"""
+
+WRITTEN = """\
+import gristmill as gm
+
+D = gm.dtype_var("D", gm.Float)  # f16, bf16, f32 and f64; for fewer, `dtypes=[gm.f32]` below
+
+
+scaled = gm.specialise(
+    _scaled_kernel,
+    name="scaled",
+    signature={
+        "X": gm.ptr[D],
+        "X_row_stride": gm.i32,
+        "Y": gm.ptr[D],
+        "y_stride": gm.i32,  # or gm.stride["Y", 0], which calls leave out
+        "table": gm.ptr[D],
+        "label_ptr": ...,  # choose: gm.ptr[gm.i64] or gm.ptr[gm.i32], since its elements are indices
+        "alpha": gm.f32,  # choose: another dtype, if it is no f32
+        "count": gm.i32,
+        "start": gm.i64,
+        "shift": ...,  # choose: gm.f32, gm.i32 or another dtype
+        "n_cols": gm.i32,  # or gm.shape["X", -1], which calls leave out, if it is that
+        "ratio": gm.f32,
+    },
+    constants={
+        "out_dtype": ...,  # choose: a dtype, or a dtype variable as in D
+        "MODE": ...,  # choose: the values to compile, as in [1024]
+    },
+    grid=...,  # choose: the programs, as in lambda n_cols, BLOCK: (gm.cdiv(n_cols, BLOCK), 1); launched here with (x.shape[0], 2)
+)
+"""  # noqa: E501
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "k.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def test_what_the_source_tells_is_written(file):
+    assert port(file) == WRITTEN
+
+
+def test_the_command_prints_it_and_leaves_the_file(file, capsys):
+    assert main(["port", str(file)]) == 0
+    assert capsys.readouterr().out == WRITTEN
+    assert file.read_text() == SOURCE
+
+
+def test_a_written_file_asks_for_each_choice_and_then_loads(file, tmp_path):
+    assert main(["port", str(file), "--write"]) == 0
+    text = file.read_text()
+    for choice, filled in (
+        ('"label_ptr": ...', '"label_ptr": gm.ptr[gm.i64]'),
+        ('"shift": ...', '"shift": gm.f32'),
+        ('"out_dtype": ...', '"out_dtype": D'),
+        ('"MODE": ...', '"MODE": [1]'),
+        ("grid=...", "grid=1"),
+    ):
+        with pytest.raises(DeclarationError, match="is still to be chosen"):
+            load_kernels(file, tmp_path)
+        assert choice in text
+        text = text.replace(choice, filled)
+        file.write_text(text)
+    (kernel,) = load_kernels(file, tmp_path)
+    assert [s.id for s in kernel.specialisations()][:1] == ["scaled__f16__64__1__true__w2s3"]
+
+
+def test_writing_changes_imports_of_triton_and_nothing_else(file):
+    port_into(file)
+    changed = [(a, b) for a, b in zip(SOURCE.splitlines(), file.read_text().splitlines(), strict=False) if a != b]
+    assert [new for _, new in changed] == [
+        "import gristmill.compat.triton as triton",
+        "import gristmill.compat.triton.language as tl",
+        "from gristmill.compat.triton.language.extra.libdevice import tanh",
+    ]
+
+
+def test_a_declared_kernel_is_not_declared_again(file):
+    port_into(file)
+    with pytest.raises(DeclarationError, match=r"no kernel under `triton\.jit` that is not declared yet"):
+        port(file)
+
+
+@pytest.mark.parametrize("text", ["def plain(x):\n    pass\n", "def broken(:\n"])
+def test_a_file_without_kernels_is_an_error(tmp_path, text):
+    path = tmp_path / "k.py"
+    path.write_text(text)
+    with pytest.raises(DeclarationError) as caught:
+        port(path)
+    assert caught.value.fix
+
+
+def test_a_missing_file_is_an_error(tmp_path):
+    with pytest.raises(DeclarationError, match="cannot read"):
+        port(tmp_path / "none.py")
+
+
+def test_a_pointer_that_only_a_helper_loads_through_is_a_pointer(tmp_path):
+    path = tmp_path / "k.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import triton
+            import triton.language as tl
+
+            @triton.jit
+            def read(source, at, limit):
+                return tl.load(source + at, mask=at < limit)
+
+            @triton.jit
+            def copy(a, b, n, BLOCK: tl.constexpr):
+                i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+                tl.store(b + i, read(a, i, n), mask=i < n)
+            """
+        )
+    )
+    text = port(path)
+    assert '"a": gm.ptr[D],' in text and '"b": gm.ptr[D],' in text and '"n": gm.i32,' in text
+    assert "copy_ahead = gm.specialise(\n    copy," in text and "read_" not in text
+
+
+@pytest.mark.skipif(liger.folder() is None, reason="needs the wheel of liger-kernel, from pip or a file")
+@pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "cross_entropy", "rope", "jsd", "group_norm", "swiglu"])
+def test_declarations_of_shipped_kernels_are_python_and_take_pointers_for_pointers(name):
+    text = port(liger.folder() / "liger_kernel" / "ops" / f"{name}.py")
+    for call in (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call) and n.keywords):
+        entries = next(k.value for k in call.keywords if k.arg == "signature")
+        for key, value in zip(entries.keys, entries.values, strict=True):
+            is_pointer = key.value.endswith("_ptr") or key.value in ("cos", "sin")
+            is_choice = isinstance(value, ast.Constant) and key.value == "Y_ptr" and name == "cross_entropy"
+            assert is_choice or ast.unparse(value).startswith("gm.ptr") == is_pointer, key.value

@@ -23,7 +23,7 @@ from gristmill.specialisation import VARIANTS
 
 MACHINES = ("interpreter", "host", "simt")
 EXAMPLES = {
-    "advance": "tl.advance(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)), (1,))",
+    "advance": "tl.load(tl.advance(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)), (0,)))",
     "arange": "tl.arange(0, 16)",
     "argmax": "tl.argmax(x, 0)",
     "argmin": "tl.argmin(x, 0)",
@@ -38,8 +38,8 @@ EXAMPLES = {
     "histogram": "tl.histogram(x, 8)",
     "load": "tl.load(p + tl.arange(0, 16))",
     "load_tensor_descriptor": "tl.load_tensor_descriptor(tl.make_tensor_descriptor(p, [n], [1], [16]), [0])",
-    "make_block_ptr": "tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,))",
-    "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16])",
+    "make_block_ptr": "tl.load(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)))",
+    "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16]).load([0])",
     "num_programs": "tl.num_programs(0)",
     "permute": "tl.permute(tl.reshape(x, (4, 4)), 1, 0)",
     "program_id": "tl.program_id(0)",

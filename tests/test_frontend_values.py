@@ -209,6 +209,11 @@ def test_conversions_of_python(run):
 
 
 @on_each_machine
+def test_dtype_converts_what_it_is_called_with(run):
+    same(compute(run, "tl.float32(x) + x.dtype(2.9)", dt.f32, x=array("i32", 3)), 5)
+
+
+@on_each_machine
 def test_math_functions_of_tiles_are_ops(run):
     head = "import math\n"
     same(compute(run, "math.sqrt(x) + math.floor(x) + math.sqrt(4.0)", head=head, x=array("f32", 9, 2.25)), 14, 5.5)
@@ -433,6 +438,21 @@ def test_mistake_is_an_error_at_its_line(text):
     assert MISTAKES[text] in caught.value.message
     assert caught.value.fix
     assert caught.value.position or caught.value.calls
+
+
+UNTIL_THERE_IS = {
+    "device_print": ("print(x)", "`print` is not supported in kernels"),
+    "device_assert": ("assert n > 0", "`assert` needs a condition that is known at build time"),
+}
+
+
+@pytest.mark.parametrize("op", UNTIL_THERE_IS)
+def test_statement_of_python_that_needs_an_op(op):
+    if op in ROWS:
+        pytest.skip(f"there is {op}")
+    body, message = UNTIL_THERE_IS[op]
+    with pytest.raises(KernelError, match=message):
+        compute(RUNNERS["interpreter"], "x", body=body, x=array("i32", 1), n=1)
 
 
 def test_closure_over_what_is_no_constant_is_named(tmp_path: Path):

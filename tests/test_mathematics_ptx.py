@@ -6,7 +6,7 @@ import re
 from functools import cache
 
 import pytest
-from gristmill.specialise import VARIANTS
+from gristmill.specialisation import VARIANTS
 
 from gristmill.compiler.targets import TARGETS
 from gristmill.language.extra import libdevice

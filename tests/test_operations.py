@@ -20,6 +20,7 @@ SIZE = 16
 CALLS = 8  # of 16 elements each
 NO_VALUE = {
     "assume", "debug_barrier", "device_assert", "device_print", "static_assert", "static_print", "store",
+    "store_tensor_descriptor",
 }  # fmt: skip
 # Relative error between machines: a few roundings in the dtype that is computed in, and one in the result's.
 TOLERANCE = {"f64": 1e-12, "f32": 4e-6, "f16": 2e-3, "bf16": 1.6e-2, "f8e4m3": 0.13, "f8e5m2": 0.26}

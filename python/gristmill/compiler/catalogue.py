@@ -23,7 +23,7 @@ from gristmill.specialisation import VARIANTS
 
 MACHINES = ("interpreter", "host", "simt")
 EXAMPLES = {
-    "advance": "tl.advance(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)), (1,))",
+    "advance": "tl.load(tl.advance(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)), (0,)))",
     "arange": "tl.arange(0, 16)",
     "argmax": "tl.argmax(x, 0)",
     "argmin": "tl.argmin(x, 0)",
@@ -48,8 +48,8 @@ EXAMPLES = {
     "inline_asm_elementwise": "tl.inline_asm_elementwise('', '=r,r', x, x.dtype, True, 1, fallback=tl.abs)",
     "load": "tl.load(p + tl.arange(0, 16))",
     "load_tensor_descriptor": "tl.load_tensor_descriptor(tl.make_tensor_descriptor(p, [n], [1], [16]), [0])",
-    "make_block_ptr": "tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,))",
-    "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16])",
+    "make_block_ptr": "tl.load(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)))",
+    "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16]).load([0])",
     "max_constancy": "tl.max_constancy(x, 1)",
     "max_contiguous": "tl.max_contiguous(x, 1)",
     "multiple_of": "tl.multiple_of(x, 1)",

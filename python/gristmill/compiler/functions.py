@@ -14,7 +14,6 @@ from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import KernelError
 from gristmill.language import elementwise as ew
 from gristmill.language.casts import cast
-from gristmill.language.debug import device_print
 from gristmill.language.iterate import constexpr, tensor
 from gristmill.language.structure import PointerType, leaves
 from gristmill.language.types import is_number
@@ -98,6 +97,12 @@ def _static_math(function: Callable[..., Any]) -> Callable[..., Any]:
     return apply
 
 
+def _print(*arguments: Any, **named: Any) -> Any:
+    if "device_print" in ROWS:
+        return ROWS["device_print"](*arguments, **named)
+    raise KernelError("`print` is not supported in kernels", fix="store the value to a pointer and look at it there")
+
+
 BUILTINS: dict[Any, Callable[..., Any]] = {
     min: _fold(ew.minimum, min),
     max: _fold(ew.maximum, max),
@@ -108,7 +113,7 @@ BUILTINS: dict[Any, Callable[..., Any]] = {
     bool: _convert("bool", bool),
     builtins.sum: _sum,
     isinstance: _is_instance,
-    print: device_print,
+    print: _print,
     **{f: _items(f) for f in (zip, enumerate, reversed, tuple, list)},
     **{f: _static_math(f) for f in vars(math).values() if callable(f)},
 }

@@ -122,7 +122,7 @@ def _counted(scope: Scope, name: str, body: list[ast.stmt], loop: tile_range, ru
     outer = scope.names.pop(name, None)
     carried = Carried(scope, _carried_names(scope, body, {name}))
 
-    def build() -> Block:
+    def make() -> Block:
         induction = Value(bounds.lower.type, name)
         block = Block([induction, *carried.fresh()])
         with scope.builder.inside(block):
@@ -130,7 +130,7 @@ def _counted(scope: Scope, name: str, body: list[ast.stmt], loop: tile_range, ru
         _step(scope, block, carried, body, run)
         return block
 
-    block = carried.built(build)
+    block = carried.build(make)
     results = carried.fresh()
     options = {k: v for k, v in loop.options.items() if v is not None}
     operands = [bounds.lower, bounds.upper, bounds.step, *carried.initial]
@@ -239,7 +239,7 @@ def while_loop(scope: Scope, node: ast.While, run: Run) -> None:
         raise KernelError("`return` in, or `else` on, a loop is not supported", fix="use the loop's condition")
     carried = Carried(scope, _carried_names(scope, node.body, set()))
 
-    def build() -> tuple[Block, Block]:
+    def make() -> tuple[Block, Block]:
         condition, body = Block(carried.fresh()), Block(carried.fresh())
         outer = dict(scope.names)
         carried.bind(condition.arguments)
@@ -250,7 +250,7 @@ def while_loop(scope: Scope, node: ast.While, run: Run) -> None:
         _step(scope, body, carried, node.body, run)
         return condition, body
 
-    condition, body = carried.built(build)
+    condition, body = carried.build(make)
     results = carried.fresh()
     statement = While(carried.initial, condition, body, results, {}, scope.builder.position)
     scope.builder.block.statements.append(statement)

@@ -1,4 +1,8 @@
-"""Where paths meet: the values of two branches become one, the values of a loop's steps the next step's."""
+"""Where paths meet: the values of two branches become one, the values of a loop's steps the next step's.
+
+In code for 32-bit offsets indices are i32, as literals are, so that `best = 0` before a loop and an index after a step
+have one type. In code for 64-bit offsets the i32 follows: it is widened on the path that has it.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,30 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, If, Value
+from gristmill.compiler.ir import Block, If, Tile, Value
 from gristmill.compiler.scope import Scope
-from gristmill.compiler.widening import is_wider, meet
 from gristmill.errors import KernelError
+from gristmill.language.index import index_dtype
 from gristmill.language.structure import describe_structure, leaves, rebuilt, skeleton
 from gristmill.language.types import as_value, cast_to, is_number
 
-Result = TypeVar("Result")
 Complain = Callable[[Any, Any], KernelError]
+Result = TypeVar("Result")
+
+
+class Wider(Exception):
+    """What a loop carries as its tile number `place` must start as i64."""
+
+    def __init__(self, carried: Carried, place: int):
+        super().__init__(place)
+        self.carried = carried
+        self.place = place
+
+
+def is_wider(new: Tile, old: Tile) -> bool:
+    """Whether `new` is what `old` becomes where indices are i64."""
+    dtypes = (old.dtype, new.dtype)
+    return index_dtype() == dt.i64 and new.shape == old.shape and dtypes == (dt.i32, dt.i64)
 
 
 class Join:
@@ -37,8 +56,8 @@ class Join:
             raise complain(*(_described(side) for side in sides))
         tiles = [self._tiles(block, side) for block, side in zip(self.blocks, sides, strict=True)]
         merged = []
-        for sides_of_one in zip(*tiles, strict=True):
-            pair = meet(self.scope, self.blocks, sides_of_one)
+        for pair in zip(*tiles, strict=True):
+            pair = self._widened(pair)
             if pair[0].type != pair[1].type:
                 raise complain(*(_typed(side, ts) for side, ts in zip(sides, tiles, strict=True)))
             merged.append(self._yielded(pair, name))
@@ -47,6 +66,15 @@ class Join:
     def _tiles(self, block: Block, side: Any) -> list[Value]:
         with self.scope.builder.inside(block):
             return [as_value(leaf) for leaf in leaves(side)]
+
+    def _widened(self, pair: tuple[Value, Value]) -> tuple[Value, Value]:
+        first, second = pair
+        for place, (own, other) in enumerate(((first, second), (second, first))):
+            if is_wider(other.type, own.type):
+                with self.scope.builder.inside(self.blocks[place]):
+                    wide = cast_to(own, dt.i64)
+                return (wide, second) if place == 0 else (first, wide)
+        return pair
 
     def _yielded(self, pair: tuple[Value, Value], name: str) -> Value:
         if pair[0] is pair[1]:
@@ -83,15 +111,6 @@ def _described(side: Any) -> str:
     return describe_structure(side)
 
 
-class Wider(Exception):
-    """A tile that a loop carries must start as i64."""
-
-    def __init__(self, carried: Carried, place: int):
-        super().__init__()
-        self.carried = carried
-        self.place = place
-
-
 class Carried:
     """The names that a loop carries from step to step; each step starts with tiles in place of numbers."""
 
@@ -106,20 +125,6 @@ class Carried:
             self.start[name] = scope.names[name] = rebuilt(value, iter(tiles))
             self.initial += tiles
 
-    def built(self, build: Callable[[], Result]) -> Result:
-        """Return what `build` makes of the loop; it is called again for each tile that must start as i64."""
-        while True:
-            names, removed = dict(self.scope.names), dict(self.scope.removed)
-            try:
-                return build()
-            except Wider as found:
-                if found.carried is not self:
-                    raise
-                self.scope.names, self.scope.removed = names, removed
-                self.initial[found.place] = cast_to(self.initial[found.place], dt.i64)
-                self.bind(self.initial)
-                self.start = {name: self.scope.names[name] for name in self.names}
-
     def fresh(self) -> list[Value]:
         """A new value for each tile that is carried."""
         return [Value(leaf.type, name) for name in self.names for leaf in leaves(self.start[name])]
@@ -128,6 +133,21 @@ class Carried:
         """Let the names stand for other tiles."""
         new = iter(values)
         self.scope.names.update((name, rebuilt(self.start[name], new)) for name in self.names)
+
+    def build(self, make: Callable[[], Result]) -> Result:
+        """Return what `make` makes of the loop; it is called again for each tile that must start wider."""
+        scope = self.scope
+        while True:
+            names, removed = dict(scope.names), dict(scope.removed)
+            try:
+                return make()
+            except Wider as found:
+                if found.carried is not self:
+                    raise
+                scope.names, scope.removed = names, removed
+                self.initial[found.place] = cast_to(self.initial[found.place], dt.i64)
+                self.bind(self.initial)
+                self.start = {name: scope.names[name] for name in self.names}
 
     def next_values(self) -> list[Value]:
         """The tiles at the end of a step. Raises KernelError where a name changes its type."""
@@ -139,11 +159,11 @@ class Carried:
     def _next(self, name: str, place: int) -> list[Value]:
         start, new = self.start[name], self.scope.lookup(name)
         tiles = [as_value(leaf, f"`{name}`") for leaf in leaves(new)]
-        for i, (tile, old) in enumerate(zip(tiles, leaves(start), strict=False)):
-            if is_wider(tile.type, old.type):
-                raise Wider(self, place + i)
-            if is_wider(old.type, tile.type):
-                tiles[i] = cast_to(tile, dt.i64)
+        if skeleton(start) == skeleton(new):
+            tiles = [
+                self._follow(tile, old, place + i)
+                for i, (tile, old) in enumerate(zip(tiles, leaves(start), strict=True))
+            ]
         same = skeleton(start) == skeleton(new) and [t.type for t in tiles] == [t.type for t in leaves(start)]
         if not same:
             after = _typed(new, tiles)
@@ -152,6 +172,11 @@ class Carried:
                 f"`{name}` is {describe_structure(start)} before the loop and {after} after a step", fix=fix
             )
         return tiles
+
+    def _follow(self, new: Value, old: Value, place: int) -> Value:
+        if is_wider(new.type, old.type):
+            raise Wider(self, place)
+        return cast_to(new, dt.i64) if is_wider(old.type, new.type) else new
 
 
 def _start(new: Any, tiles: list[Value]) -> str:

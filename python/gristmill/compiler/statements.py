@@ -13,9 +13,9 @@ from gristmill.compiler.expressions import evaluate, truth
 from gristmill.compiler.ir import Value
 from gristmill.compiler.loops import returns
 from gristmill.compiler.merge import Join, has_tiles, is_same_constant
+from gristmill.compiler.op import ROWS
 from gristmill.compiler.scope import DIFFERENT_CONSTANTS, Scope
 from gristmill.errors import KernelError
-from gristmill.language.debug import device_assert
 from gristmill.language.iterate import range as tile_range
 
 Step = ast.stmt | Callable[[Scope], None]
@@ -198,12 +198,13 @@ def _pass(scope: Scope, node: ast.Pass) -> None:
 
 def _assert(scope: Scope, node: ast.Assert) -> None:
     condition = evaluate(scope, node.test)
-    message = evaluate(scope, node.msg) if node.msg else ""
+    if isinstance(condition, Value) and "device_assert" in ROWS:
+        return ROWS["device_assert"](condition, evaluate(scope, node.msg) if node.msg else "")
     if isinstance(condition, Value):
-        device_assert(condition, message)
-    elif not condition:
-        fix = "change the constants or the `where=`"
-        raise KernelError(f"assertion failed{': ' if message else ''}{message}", fix=fix)
+        raise KernelError("`assert` needs a condition that is known at build time", fix="store a flag, or mask instead")
+    if not condition:
+        message = f": {evaluate(scope, node.msg)}" if node.msg else ""
+        raise KernelError(f"assertion failed{message}", fix="change the constants or the `where=`")
 
 
 _HANDLERS: dict[type, Callable[[Scope, Any], None]] = {

@@ -32,7 +32,7 @@ def set_index_dtype(dtype: dt.Dtype) -> None:
 
 
 def index_dtype() -> dt.Dtype:
-    """Return what indices are made of."""
+    """What indices are made of."""
     return _index_dtype[0]
 
 

@@ -147,4 +147,4 @@ def _library(lowered: Any, target: Target) -> Path:
         subprocess.run([str(CC), "-shared", "-nostartfiles", "-o", str(library), str(code), "-lm"], check=True)
         code.unlink()
 
-    return kept(".so", (lowered.text, target.name, compiler_version()), link)
+    return kept(".so", (lowered.text, repr(target), compiler_version()), link)

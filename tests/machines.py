@@ -16,6 +16,7 @@ import pytest
 
 from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import run_kernel
+from gristmill.compiler.simt.run import run_simulated
 from gristmill.declare import Kernel, load_kernels
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.language.index import dt_numpy
@@ -23,7 +24,7 @@ from host import levels, run_on_host
 
 Run = Callable[..., Any]
 
-RUNNERS: dict[str, Run] = {"interpreter": run_kernel, "host": run_on_host}
+RUNNERS: dict[str, Run] = {"interpreter": run_kernel, "host": run_on_host, "simt": run_simulated}
 needs_host = pytest.mark.skipif(
     not levels(), reason="needs LLVM, a C compiler and a processor that there is a target for"
 )

@@ -71,7 +71,7 @@ def _compile(task: tuple[str, int, int, str]) -> Entry | None:
     lowered = lower_variant(kernel, specialisation, variant, target, _ignore)
     if lowered.overflows and is_replaceable(kernel, specialisation):
         return None
-    contents = (lowered.text, target.name, compiler_version())
+    contents = (lowered.text, repr(target), compiler_version())
     file = kept(".ptx", contents, lambda path: path.write_bytes(generate(lowered, target, _ignore).code))
     return Entry(specialisation, variant, lowered, file.read_text())
 

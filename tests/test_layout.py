@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Tile, Value
+from gristmill.compiler.ir import Block, Function, Tile, Value
 from gristmill.compiler.layout import (
     LANE_BITS,
     Layout,
@@ -24,8 +24,9 @@ from gristmill.compiler.layout import (
     rank,
     unflatten,
 )
-from gristmill.compiler.machine import V
-from gristmill.compiler.targets.threads import Held, ThreadMachine
+from gristmill.compiler.simt.machine import SimtMachine
+from gristmill.compiler.simt.numbers import Numbers
+from gristmill.compiler.targets.threads import Held
 
 MAX_ELEMENTS = 1 << 9
 
@@ -272,41 +273,11 @@ def test_flatten_and_unflatten_are_inverse(shape, data):
 # ---- executed for every thread -------------------------------------------------------------------------------------
 
 
-class Numbers(V):
-    """A register of all threads: one number each, warp by warp and block by block."""
-
-    __slots__ = ("each",)
-
-    def __init__(self, each: np.ndarray, dtype: dt.Dtype = dt.i32):
-        super().__init__("", dtype)
-        self.each = each
-
-
-class Shared(V):
-    """Shared memory, that of each block in a row; it starts poisoned."""
-
-    POISON = -77
-
-    __slots__ = ("rows", "seen")
-
-    def __init__(self, blocks: int, elements: int):
-        super().__init__("", dt.i32)
-        self.rows = np.full((blocks, elements), self.POISON)
-        self.seen = True
-
-
-class Threads(ThreadMachine):
-    """Executes what ThreadMachine composes; a read of shared memory before a barrier is an error."""
-
-    kinds = ("threads",)
-    loop_depth = 0
+class Threads(SimtMachine):
+    """The simulated device with the threads of a layout, for steps that no kernel stands around."""
 
     def __init__(self, layout: Layout):
-        self.num_warps, self.num_blocks = 1 << len(layout.warp), 1 << len(layout.block)
-        self.layouts = {}
-        self.memories: list[Shared] = []
-        self.index = np.arange(32 * self.num_warps * self.num_blocks)
-        self.block = self.index // (32 * self.num_warps)
+        super().__init__(Function("", Block(), 1 << len(layout.warp), 1 << len(layout.block)))
 
     def place(self, layout: Layout) -> Value:
         """Return a value that has this layout."""
@@ -314,65 +285,18 @@ class Threads(ThreadMachine):
         self.layouts[value] = layout
         return value
 
-    def thread_bits(self, lane, warp, block, dtype):
-        starts = (0, LANE_BITS, LANE_BITS + self.num_warps.bit_length() - 1)
-        found = np.zeros_like(self.index)
-        for start, bits in zip(starts, (lane, warp, block), strict=True):
-            for i, number in bits:
-                found ^= (self.index >> start + i & 1) * number
-        return Numbers(found, dtype)
-
-    def constant(self, dtype, number):
-        return Numbers(np.full_like(self.index, number), dtype)
-
-    def add(self, x, y):
-        return Numbers(x.each + y.each, x.dtype)
-
-    def bit_xor(self, x, y):
-        return Numbers(x.each ^ y.each, x.dtype)
-
-    def shuffle_xor(self, x, mask):
-        return Numbers(x.each[self.index ^ mask], x.dtype)
-
-    def shared(self, dtype, elements):
-        self.memories.append(Shared(self.num_blocks, elements))
-        return self.memories[-1]
-
-    def barrier(self):
-        for memory in self.memories:
-            memory.seen = True
-
-    def from_blocks(self, own):
-        return [self._of_blocks(x) for x in own]
-
-    def _of_blocks(self, x):
-        each = x.each.reshape(self.num_blocks, -1)
-        assert (each == each[:, :1]).all(), "a block pushes what not all of its threads hold"
-        return [Numbers(np.full_like(x.each, number), x.dtype) for number in each[:, 0]]
-
-    def shared_store(self, memory, index, x):
-        memory.rows[self.block, index.each] = x.each
-        memory.seen = False
-
-    def shared_load(self, memory, index, dtype):
-        assert memory.seen, "shared memory is read before a barrier"
-        numbers = memory.rows[self.block, index.each]
-        assert (numbers != memory.POISON).all(), "shared memory is read that nothing wrote"
-        return Numbers(numbers, dtype)
-
-
-Threads.__abstractmethods__ = frozenset()
-
 
 def load(layout: Layout, array: np.ndarray) -> Held:
     """Return the tile that holds `array` in a layout."""
     threads = sorted(threads_of(layout), key=lambda thread: thread[::-1])
     each = [np.array([array[layout.at(r, *thread)] for thread in threads]) for r in range(layout.registers)]
-    return Held(layout, [Numbers(numbers) for numbers in each])
+    return Held(layout, [Numbers(numbers.astype(np.int32), dt.i32) for numbers in each])
 
 
 def assert_holds(tile: Held, array: np.ndarray) -> None:
-    assert [list(x.each) for x in tile.registers] == [list(x.each) for x in load(tile.layout, array).registers]
+    threads = 32 << len(tile.layout.warp) + len(tile.layout.block)
+    each = [list(np.broadcast_to(x.each, threads)) for x in tile.registers]
+    assert each == [list(x.each) for x in load(tile.layout, array).registers]
 
 
 @st.composite
@@ -424,11 +348,30 @@ def assert_reduces(layout: Layout, axis: int) -> None:
     machine = Threads(layout)
     array = np.random.default_rng(0).integers(0, 1000, layout.shape)
     op = SimpleNamespace(results=[machine.place(layout.slice(axis))])
-    total = machine.reduce(op, load(layout, array), axis, machine.add, (dt.i32, 0))
+    (total,) = machine.reduce(op, [load(layout, array)], axis, lambda a, b: [machine.add(a[0], b[0])])
     if len(layout.shape) == 1:
         assert (total.each == array.sum()).all()
     else:
         assert_holds(total, array.sum(axis))
+
+
+@given(shapes, warps, st.booleans(), st.data())
+def test_scan_gives_every_holder_what_comes_before(shape, num_warps, reverse, data):
+    """By a function that does not commute: 10 a + b, as digits are read."""
+    layout = data.draw(layouts_of(shape, num_warps, are_units=True))
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    machine = Threads(layout)
+    array, one = np.random.default_rng(0).integers(0, 10, shape), np.ones(shape, int)
+
+    def read(a, b):
+        numbers = (a[0].each * b[1].each + b[0].each, a[1].each * b[1].each)
+        return [Numbers(number % 9973, dt.i32) for number in numbers]
+
+    op = SimpleNamespace(results=[machine.place(layout), machine.place(layout)])
+    got, _ = machine.scan(op, [load(layout, array), load(layout, 10 * one)], axis, read, reverse=reverse)
+    digits = np.moveaxis(np.flip(array, axis) if reverse else array, axis, 0)
+    want = np.array(list(itertools.accumulate(digits, lambda a, b: (10 * a + b) % 9973)))
+    assert_holds(got, np.flip(np.moveaxis(want, 0, axis), axis) if reverse else np.moveaxis(want, 0, axis))
 
 
 @given(any_layouts(), st.data())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gristmill.adopt import specialise
+    from gristmill.compiler.simt.run import simulate
     from gristmill.declare import (
         Config,
         Kernel,
@@ -47,14 +48,14 @@ if TYPE_CHECKING:
         u32,
         u64,
     )
-    from gristmill.errors import BuildError, DeclarationError, GristmillError, KernelError
+    from gristmill.errors import BuildError, DeclarationError, GristmillError, KernelError, SimulationError
     from gristmill.symbolic import cdiv, maximum, minimum, next_power_of_2, sm_count, where
 
 __version__ = "0.1.0"
 
 _DECLARE = "Config Kernel Specialisation constexpr dtype_var jit kernel ptr shape size stride"
 _DTYPES = "Bool Float Float8 Int Num bf16 bool_ f8e4m3 f8e5m2 f16 f32 f64 i8 i16 i32 i64 parse_dtype u8 u16 u32 u64"
-_ERRORS = "BuildError DeclarationError GristmillError KernelError"
+_ERRORS = "BuildError DeclarationError GristmillError KernelError SimulationError"
 _SYMBOLIC = "cdiv maximum minimum next_power_of_2 sm_count where"
 
 _HOMES = {
@@ -64,6 +65,7 @@ _HOMES = {
 }
 _HOMES["specialise"] = ("adopt", "specialise")
 _HOMES["Dtype"] = ("dtypes", "AnyDtype")
+_HOMES["simulate"] = ("compiler.simt.run", "simulate")
 
 __all__ = [
     "Bool",
@@ -78,6 +80,7 @@ __all__ = [
     "Kernel",
     "KernelError",
     "Num",
+    "SimulationError",
     "Specialisation",
     "__version__",
     "bf16",
@@ -102,6 +105,7 @@ __all__ = [
     "parse_dtype",
     "ptr",
     "shape",
+    "simulate",
     "size",
     "sm_count",
     "specialise",

@@ -32,6 +32,9 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
     _add_explain(commands)
+    ops = _add(commands, "ops", list_operations, "list the operations of the language")
+    ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
+    _add_simulate(commands)
     _add_port(commands)
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
     _add_report(commands, "info", show_info, "show which images a wheel holds")
@@ -80,6 +83,16 @@ def _add_explain(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
 
 
+def _add_simulate(commands: argparse._SubParsersAction) -> None:
+    summary = "run the declared cases of kernels as a GPU would, on the CPU, with every access checked"
+    parser = _add(commands, "simulate", simulate, summary)
+    parser.add_argument("file", type=Path, metavar="FILE", help="a file that declares kernels")
+    parser.add_argument("--kernel", help="name of the kernel; default: all in the file")
+    parser.add_argument("--target", default="sm_90a", help="a CUDA target, as in sm_80")
+    parser.add_argument("--dtype", action="append", default=[], help="dtype of each dtype variable, in order")
+    parser.add_argument("--const", action="append", default=[], metavar="NAME=VALUE", help="value of a constant")
+
+
 def _add_port(commands: argparse._SubParsersAction) -> None:
     parser = _add(commands, "port", port, "write declarations for the Triton kernels of a file")
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of kernels under `triton.jit`")
@@ -108,6 +121,22 @@ def run_build(options: argparse.Namespace) -> None:
     build_module(settings)
 
 
+def list_operations(options: argparse.Namespace) -> None:
+    """Print every operation of the language."""
+    import json
+
+    from gristmill.compiler.catalogue import as_json, operations
+
+    found = operations()
+    if options.json:
+        print(json.dumps(as_json(found), indent=1))
+        return
+    width = max(len(o.name) for o in found)
+    for o in found:
+        print(f"{o.family:12} {o.name:{width}}  {' '.join(o.dtypes)}")
+    print(f"{len(found)} operations")
+
+
 def explain(options: argparse.Namespace) -> None:
     """Run `gristmill explain`."""
     constants = dict(_split_constant(text) for text in options.const)
@@ -124,6 +153,15 @@ def explain(options: argparse.Namespace) -> None:
         variant=options.variant,
     )
     print(text, end="")
+
+
+def simulate(options: argparse.Namespace) -> int:
+    """Run `gristmill simulate`; return 1 if a case is wrong."""
+    from gristmill.compiler.simt.report import print_outcomes, simulate_cases
+
+    constants = dict(_split_constant(text) for text in options.const)
+    choice = {"kernel": options.kernel, "target": options.target, "dtypes": options.dtype, "constants": constants}
+    return int(print_outcomes(simulate_cases(options.file, **choice)) > 0)
 
 
 def port(options: argparse.Namespace) -> None:

@@ -45,6 +45,10 @@ class KernelError(GristmillError):
     """A kernel's body cannot be compiled; the frontend adds the position."""
 
 
+class SimulationError(GristmillError):
+    """A simulated kernel did what is undefined on a device: reported at the kernel's line that did it."""
+
+
 class BuildError(GristmillError):
     """Building images failed: names kernel, specialisation and target."""
 

@@ -21,6 +21,7 @@ from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_c
 from gristmill.build.settings import Cubin, Settings
 from gristmill.build.sources import compiler_digest, fingerprint, generator_files, source_closure, source_digest
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
+from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
 from gristmill.errors import BuildError
 
@@ -87,7 +88,7 @@ class Build:
         self.progress.close()
 
     def _compile(self, job: Job) -> Result:
-        compiler = (self._compiler, compiler_digest())
+        compiler = (self._compiler, compiler_digest(), "checked" if asks_for_checks() else "")
         sources = [self._digests[file] for file in job.kernel.site.files]
         key = make_key("code", *compiler, *sources, job.specialisation.id, job.target.name)
         if stored := self._cache.get(key):

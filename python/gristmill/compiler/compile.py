@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gristmill.compiler import emit, frontend
-from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, verify, walk
-from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler import emit
+from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, walk
+from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
@@ -85,28 +85,11 @@ class Lowered:
     overflows: bool
 
 
-def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
-    """Whether a call may take a later specialisation in the same dtypes: the kernel picks, the first that suits."""
-    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
-    return bool(kernel.pick) and same[-1] != specialisation
-
-
 def lower_variant(
     kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target, watch: Watch
 ) -> Lowered:
     """Build the tile IR, run the passes, and lower it on the target's machine."""
-    function = frontend.build(kernel, specialisation, variant)
-    if target.kind == "host":
-        function.name += f"__{target.level}"
-    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
-    divisibility = access.promise(function) if variant.is_aligned else {}
-    function.facts |= divisibility
-    watch("tile", function)
-    for name, run, kinds in PIPELINE:
-        if target.kind in kinds:
-            run(function)
-            verify(function)
-            watch(name, function)
+    function, divisibility = prepare(kernel, specialisation, variant, target, watch)
     machine = CudaMachine(function) if target.kind == "cuda" else HostMachine(function, target)
     text = machine.text()
     watch("llvm", text)
@@ -139,8 +122,10 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     made = sources(function.body)
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
-        if isinstance(op, Op) and op.row.effect and op.operands and op.operands[0].type.is_pointer:
-            touched[op.row.effect] |= reached(op.operands[:1], lambda value: made.get(value, []))
+        if isinstance(op, Op) and op.row.touches_memory and op.operands[0].type.is_pointer:
+            found = reached(op.operands[:1], lambda value: made.get(value, []))
+            for kind in ("read", "write") if op.row.effect == "update" else (op.row.effect,):
+                touched[kind] |= found
     names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
     by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
     return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])

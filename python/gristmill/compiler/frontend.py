@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
 from gristmill.errors import KernelError
 from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
 from gristmill.language.index import set_index_dtype
-from gristmill.language.types import as_value
+from gristmill.language.types import as_value, describe
 from gristmill.specialisation import LaunchOption
 
 
@@ -34,6 +35,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
     fixed = {name: _fixed(value, specialisation) for name, value in kernel.fixed}
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **fixed, **dict(specialisation.constants), **parameters}
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
+    builder.inline = lambda function, arguments: inline(scope, _plain(function), list(arguments), {})
     with building(builder):
         returned = execute_function(scope, scope.source.tree.body)
     if returned is not None:
@@ -88,6 +90,14 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         raise
     finally:
         scope.builder.position = position
+
+
+def _plain(function: Any) -> Callable[..., Any]:
+    """The Python function of an author's helper, marked or not."""
+    found = getattr(function, "function", function)
+    if not isinstance(found, types.FunctionType):
+        raise KernelError(f"{describe(function)} is no helper function", fix="pass a function of the kernel's module")
+    return found
 
 
 def ensure_value(x: Any) -> Value:

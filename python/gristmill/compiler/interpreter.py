@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from gristmill.compiler.frontend import build
-from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While, clone_block, walk
 from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
@@ -48,13 +48,21 @@ class Memory:
 
     def check(self, offsets: np.ndarray, what: str) -> None:
         """Raise InterpreterError unless each of `offsets`, in elements from the lowest address, is in the array."""
+        inside = self.has(offsets)
+        if not inside.all():
+            message = self.outside(int(offsets[~inside][0]), what)
+            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+
+    def has(self, offsets: np.ndarray) -> np.ndarray:
+        """Return which of `offsets` are in the array."""
         inside = (offsets >= 0) & (offsets < len(self.elements))
         inside[inside] = self.is_ours[offsets[inside]]
-        if not inside.all():
-            shape = list(self.array.shape)
-            offset = int(offsets[~inside][0]) + self.first
-            message = f"{what}: element {offset} of `{self.name}` is outside the array, whose shape is {shape}"
-            raise InterpreterError(message, fix="mask it, as in `mask=offsets < n`")
+        return inside
+
+    def outside(self, offset: int, what: str) -> str:
+        """Say that `what` went to an offset outside the array."""
+        shape = list(self.array.shape)
+        return f"{what}: element {offset + self.first} of `{self.name}` is outside the array, whose shape is {shape}"
 
 
 class Pointers:
@@ -103,6 +111,23 @@ class Pointers:
             if not memory.array.flags.writeable:
                 raise InterpreterError(f"store: `{memory.name}` is read-only", fix="pass an array that can be written")
             memory.elements[offsets] = value[chosen]
+
+    def update(self, change: Callable[..., Any], operands: Sequence[np.ndarray], mask: np.ndarray | None) -> np.ndarray:
+        """Put `change(element, *operands)` in place of each element in row-major order, and return what was there."""
+        active = np.ones(self.shape, np.bool_) if mask is None else mask
+        places = np.zeros(self.shape, np.int64)
+        memories = np.zeros(self.shape, np.object_)
+        for chosen, memory, offsets in self._by_memory(active, "update"):
+            if not memory.array.flags.writeable:
+                raise InterpreterError(f"update: `{memory.name}` is read-only", fix="pass an array that can be written")
+            places[chosen], memories[chosen] = offsets, memory
+        found = np.zeros(self.shape, self._dtype())
+        for at in np.argwhere(active):
+            index = tuple(at)
+            elements = memories[index].elements
+            found[index] = elements[places[index]]
+            elements[places[index]] = change(found[index], *(np.asarray(x)[index] for x in operands))
+        return found
 
     def _dtype(self) -> np.dtype:
         region = int(self.addresses.ravel()[0]) >> REGION_BITS
@@ -165,19 +190,26 @@ class _Program:
         self.values.update(zip(block.arguments, arguments, strict=True))
         return self.run(block)
 
+    def combine(self, block: Block, first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+        """Run a block that combines two elements on arrays of first and of second ones."""
+        return self.enter(lifted(block, first[0].shape), [*first, *second])
+
     def program_id(self, axis: int) -> int:
         return self.program[axis]
 
     def num_programs(self, axis: int) -> int:
         return self.grid[axis]
 
+    def fail(self, message: str, fix: str | None = None) -> NoReturn:
+        """Stop at the op that is being run."""
+        raise InterpreterError(message, fix=fix)
+
     def op(self, op: Op) -> list[Any]:
         named = dict(op.attributes)
         wanted = _wanted(op.row.reference_function)
         if "result" in wanted:
             named["result"] = op.results[0].type
-        if "machine" in wanted:
-            named["machine"] = self
+        named |= {name: thing for name, thing in (("machine", self), ("op", op)) if name in wanted}
         try:
             got = op.row.reference_function(*(self.values[v] for v in op.operands), **named)
         except InterpreterError as error:
@@ -213,6 +245,15 @@ _HANDLERS: dict[type, Callable[[_Program, Any], list[Any]]] = {
     While: _Program.repeat,
     If: _Program.choose,
 }
+
+
+@cache
+def lifted(block: Block, shape: tuple[int, ...]) -> Block:
+    """The block on tiles of a shape instead of scalars; it only computes element by element."""
+    copy = clone_block(block, {})
+    for value in (*copy.arguments, *(v for statement in walk(copy) for v in statement.results)):
+        value.type = value.type.with_shape(shape)
+    return copy
 
 
 @cache
@@ -284,13 +325,20 @@ def _index_value(parameter: Parameter, array: np.ndarray) -> int:
 def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Specialisation:
     """Return the first specialisation in the arrays' dtypes and the given constants that suits the call."""
     found = _dtypes(kernel, values)
-    for candidate in kernel.specialisations():
-        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
-        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
-            return candidate
+    for candidate in _fitting(kernel, values, constants):
+        return candidate
     asked = ", ".join([*(d.name for d in found.values()), *(f"{k}={v}" for k, v in constants.items())])
     known = ", ".join(s.id for s in kernel.specialisations())
     raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
+
+
+def _fitting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
+    """The specialisations that suit the call, the one to take first."""
+    found = _dtypes(kernel, values)
+    for candidate in kernel.specialisations():
+        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
+        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
+            yield candidate
 
 
 def _dtypes(kernel: Kernel, values: Mapping[str, Any]) -> dict[str, Dtype]:

@@ -23,7 +23,7 @@ class Pointer:
     def name(self) -> str:
         return f"ptr<{self.element.name}>"
 
-    bits = 64
+    bits, itemsize = 64, 8
     is_float = is_int = is_signed = False
 
 
@@ -159,6 +159,9 @@ class Function:
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     shared_bytes: int = 0  # that a block may have on the target
+    sm: int = 0  # the CUDA target's architecture
+    ptx_version: int = 0  # and its version of PTX, as in 78
+    is_checked: bool = False  # whether the build asks for checks at run time
     facts: dict[Value, int] = field(default_factory=dict)
     layouts: dict[Value, Any] = field(default_factory=dict)
     constancy: dict[Value, int] = field(default_factory=dict)  # neighbours with one value, where more than 1
@@ -263,7 +266,8 @@ def _clone_statement(statement: Statement, mapping: Mapping, change: Any) -> Sta
             mapping[statement.results[0]] = replacement
             return None
         results = [_fresh(v, mapping) for v in statement.results]
-        return Op(statement.row, operands, dict(statement.attributes), results, statement.position)
+        inner = tuple(clone_block(block, mapping, change) for block in statement.blocks)
+        return Op(statement.row, operands, dict(statement.attributes), results, statement.position, inner)
     blocks = [clone_block(block, mapping, change) for block in statement.blocks]
     results = [_fresh(v, mapping) for v in statement.results]
     make: Callable[..., Statement] = type(statement)
@@ -338,7 +342,7 @@ class _Printer:
         text = f"{statement.name} {', '.join(operands)}".rstrip()
         results = self.typed(statement.results)
         self.lines.append(indent + (f"{results} = {text}" if results else text))
-        for keyword, block in zip(_KEYWORDS[statement.name], statement.blocks, strict=True) if statement.blocks else ():
+        for keyword, block in zip(_KEYWORDS.get(statement.name, ("by",)), statement.blocks, strict=False):
             self.lines.append(f"{indent}{keyword}({self.typed(block.arguments)}):")
             self.block(block, indent + "  ")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -30,6 +31,11 @@ class Layout:
     def registers(self) -> int:
         """Registers of one thread, replicated ones included."""
         return 1 << len(self.reg)
+
+    @property
+    def elements(self) -> int:
+        """Elements of the tile."""
+        return math.prod(self.shape)
 
     @property
     def threads(self) -> int:

@@ -11,8 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Op, Pointer, Value
 from gristmill.dtypes import Dtype
+from gristmill.errors import KernelError, Position
+
+Combine = Callable[[Sequence["V"], Sequence["V"]], Sequence["V"]]  # two elements, each of one or several tiles, to one
 
 
 class V:
@@ -27,6 +31,9 @@ class V:
 
     def __repr__(self) -> str:
         return f"{self.dtype.name}{'x' + str(self.lanes) if self.lanes else ''} {self.text}"
+
+
+Step = Callable[[V, list[list[V]], V | None], list[V]]
 
 
 class Machine(ABC):
@@ -188,9 +195,91 @@ class Machine(ABC):
     @abstractmethod
     def store(self, op: Op, pointers: Any, value: Any, mask: Any | None) -> None: ...
 
+    def atomic(
+        self,
+        kind: str,
+        pointer: V,
+        operands: Sequence[V],
+        mask: V | None,
+        sem: str,
+        scope: str,
+        *,
+        is_used: bool = True,
+    ) -> V:
+        """Update one element in a step of its own where `mask` holds, and return what was there; 0 elsewhere.
+
+        `kind` is add, max, min, and, or, xor, xchg, all with one operand, or cas with two: what is expected, compared
+        bit by bit, and what then takes its place. `sem` and `scope` are those of `tl.atomic_add`. Max, min and bits
+        are of integers. What is returned means nothing unless `is_used`.
+        """
+        raise self.lacks("atomics")
+
+    def atomic_pair(
+        self, pointer: V, pair: Sequence[V], mask: V | None, sem: str, scope: str, *, is_used: bool = True
+    ) -> list[V]:
+        """Add to two consecutive halves, each in a step of its own; `pointer` lies on a multiple of both."""
+        second = self.offset(pointer, self.constant(dt.i32, 1))
+        places = zip((pointer, second), pair, strict=True)
+        return [self.atomic("add", p, [x], mask, sem, scope, is_used=is_used) for p, x in places]
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        """Run `step(pointer, groups, mask)` once for each element, whoever holds copies of it; a tile of its results.
+
+        A group has one register for each operand's element, or two for neighbours that one step may take together.
+        """
+        raise self.lacks("atomics")
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        """Run `visit(registers, mask)` once for each element of tiles of one shape; the first one is no constant."""
+        raise self.lacks("printing and checks")
+
+    def wait_for_all(self) -> None:
+        """All threads of the program wait for each other, and see what the others have written; one does nothing."""
+        return
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        """Print `texts` with a number between each two, formatted as C does by its specification."""
+        raise self.lacks("printing")
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        """End the call with a message where `failed` is true."""
+        raise self.lacks("checks")
+
+    def lacks(self, what: str) -> KernelError:
+        """The error for a word that this machine does not have."""
+        return KernelError(f"the machine `{self.kinds[0]}` has no {what}", fix="leave it out for this target")
+
     @abstractmethod
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
-        """Combine the elements along `axis`; `identity` is (dtype, number) with combine(number, x) = x."""
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        """Combine the elements along `axis` in any order; `identities` are (dtype, number) that change nothing."""
+
+    @abstractmethod
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        """Combine each element with all before it along `axis`, in order; `reverse`: with all after it, last first."""
+
+    @abstractmethod
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        """Pairs along a new last axis."""
+
+    @abstractmethod
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        """The halves of the pairs along the last axis."""
+
+    @abstractmethod
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        """Element i along `axis` is element i ^ mask."""
+
+    @abstractmethod
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        """The elements at `places` along `axis`."""
+
+    @abstractmethod
+    def histogram(self, result: Value, tile: Any, mask: Any | None) -> Any:
+        """How many elements equal 0, 1, ...; i32."""
+
+    @abstractmethod
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        """The matrix product of the last two axes, added to `acc`, in its dtype."""
 
     # -- statements
 

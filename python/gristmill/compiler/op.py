@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,10 +28,13 @@ class OpRow:
     """One operation. Calling it inside a `Builder` checks the arguments and emits the op.
 
     `kind` "elementwise": lowerings see one register of each operand; "tile": they see (machine, op, *tiles).
-    `effect` is "" for pure ops, "read" or "write" for those that touch memory.
+    `effect` is "" for pure ops, "read", "write" or "update" (both, in one step) for those that touch memory through
+    their first operand, "act" for others that happen once and in order.
     `is_cheap`: recomputing it costs less than keeping or moving its result. `is_address`: its result is an address
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
+    `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
+    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -45,7 +48,10 @@ class OpRow:
     is_address: bool = False
     is_view: bool = False
     is_conjunction: bool = False
+    is_promise: bool = False
+    is_check: bool = False
     predicate: str = ""
+    goes_by_register: bool = False
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
@@ -53,6 +59,21 @@ class OpRow:
     result_layout: Callable[..., Any] | None = None
     forward_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
+
+    @property
+    def touches_memory(self) -> bool:
+        """Whether its first operand is an address that it reads or writes."""
+        return self.effect in ("read", "write", "update")
+
+    @property
+    def is_lasting(self) -> bool:
+        """Whether it does more than give a result: it is not left out, repeated or overtaken."""
+        return self.effect in ("write", "update", "act")
+
+    @property
+    def is_elementwise(self) -> bool:
+        """Whether it computes each element of its result from the same ones of its operands, and touches nothing."""
+        return not self.effect and (self.kind == "elementwise" or self.name == "constant")
 
     @property
     def doc(self) -> str:
@@ -161,13 +182,16 @@ def composite(family: str) -> Callable[[Callable[..., Any]], Composite]:
 class Builder:
     """Appends ops to a block; rows find the active one through `current()`."""
 
-    def __init__(self, block: Block):
+    def __init__(self, block: Block, inline: Callable[..., Any] | None = None):
         self.block = block
         self.position: Position | None = None
+        self.inline = inline  # compiles a call of an author's function: (function, arguments)
 
-    def emit(self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile]) -> list[Value]:
+    def emit(
+        self, row: OpRow, operands: list[Value], attributes: dict[str, Any], types: list[Tile], *blocks: Block
+    ) -> list[Value]:
         results = [Value(t) for t in types]
-        self.block.statements.append(Op(row, operands, attributes, results, self.position))
+        self.block.statements.append(Op(row, operands, attributes, results, self.position, blocks))
         return results
 
     @contextmanager
@@ -196,6 +220,28 @@ def building(builder: Builder) -> Iterator[Builder]:
 def emit(name: str, result: Tile, *operands: Value, **attributes: Any) -> Value:
     """Emit the op called `name` with typed operands; to be called at the end of a typing rule."""
     return _active[-1].emit(ROWS[name], list(operands), attributes, [result])[0]
+
+
+def emit_several(
+    name: str, results: Sequence[Tile], operands: Sequence[Value], *blocks: Block, **attributes: Any
+) -> Any:
+    """Emit the op called `name`, which may have several results and blocks of its own."""
+    return _active[-1].emit(ROWS[name], list(operands), attributes, list(results), *blocks)
+
+
+def block_of(function: Callable[..., Any], types: Sequence[Tile]) -> Block:
+    """Compile an author's function of tiles to a block; it yields what the function returns."""
+    builder, block = _active[-1], Block([Value(t) for t in types])
+    assert builder.inline is not None
+    with builder.inside(block):
+        returned = builder.inline(function, block.arguments)
+    block.yields = list(returned) if isinstance(returned, tuple) else [returned]
+    return block
+
+
+def active_builder() -> Builder:
+    """The builder that rows emit to."""
+    return _active[-1]
 
 
 def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:

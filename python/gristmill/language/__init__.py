@@ -17,23 +17,55 @@ from gristmill.dtypes import u8 as uint8
 from gristmill.dtypes import u16 as uint16
 from gristmill.dtypes import u32 as uint32
 from gristmill.dtypes import u64 as uint64
-from gristmill.language.debug import static_assert
+from gristmill.language.assembly import inline_asm_elementwise
+from gristmill.language.atomic import (
+    atomic_add,
+    atomic_and,
+    atomic_cas,
+    atomic_max,
+    atomic_min,
+    atomic_or,
+    atomic_xchg,
+    atomic_xor,
+)
+from gristmill.language.debug import debug_barrier, device_assert, device_print, static_assert, static_print
 from gristmill.language.elementwise import abs_ as abs
 from gristmill.language.elementwise import cast, clamp, div_rn, fma, maximum, minimum, where
+from gristmill.language.hints import assume, max_constancy, max_contiguous, multiple_of
 from gristmill.language.index import arange, cdiv, full, num_programs, program_id, zeros, zeros_like
 from gristmill.language.iterate import constexpr, range, static_range
 from gristmill.language.mathematics import ceil, exp, exp2, fdiv, floor, log, log2, rsqrt, sigmoid, sqrt, sqrt_rn, tanh
+from gristmill.language.matrix import dot
 from gristmill.language.memory import load, store
+from gristmill.language.rearrange import (
+    cat,
+    flip,
+    gather,
+    histogram,
+    interleave,
+    join,
+    ravel,
+    sort,
+    split,
+    swizzle2d,
+    topk,
+)
+from gristmill.language.reduce import argmax, argmin, reduce, reduce_or, xor_sum
 from gristmill.language.reduce import max_ as max
 from gristmill.language.reduce import min_ as min
 from gristmill.language.reduce import sum_ as sum
+from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
 
 __all__ = [
-    "abs", "arange", "bfloat16", "broadcast", "broadcast_to", "cast", "cdiv", "ceil", "clamp", "constexpr", "div_rn",
-    "exp", "exp2", "expand_dims", "fdiv", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
-    "full", "int1", "int16", "int32", "int64", "int8", "load", "log", "log2", "max", "maximum", "min", "minimum",
-    "num_programs", "permute", "program_id", "range", "reshape", "rsqrt", "sigmoid", "sqrt", "sqrt_rn",
-    "static_assert", "static_range", "store", "sum", "tanh", "trans", "uint16", "uint32", "uint64", "uint8", "where",
-    "zeros", "zeros_like",
+    "abs", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add", "atomic_and", "atomic_cas",
+    "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16", "broadcast", "broadcast_to",
+    "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cumprod", "cumsum", "debug_barrier", "device_assert",
+    "device_print", "div_rn", "dot", "exp", "exp2", "expand_dims", "fdiv", "flip", "float16", "float32", "float64",
+    "float8e4nv", "float8e5", "floor", "fma", "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16",
+    "int32", "int64", "int8", "interleave", "join", "load", "log", "log2", "max", "max_constancy", "max_contiguous",
+    "maximum", "min", "minimum", "multiple_of", "num_programs", "permute", "program_id", "range", "ravel", "reduce",
+    "reduce_or", "reshape", "rsqrt", "sigmoid", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print",
+    "static_range", "store", "sum", "swizzle2d", "tanh", "topk", "trans", "uint16", "uint32", "uint64", "uint8",
+    "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

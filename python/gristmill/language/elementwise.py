@@ -73,7 +73,7 @@ def add(x: Any, y: Any) -> Value:
 
 @add.reference
 def _(x: Any, y: Any) -> Any:
-    return x + y
+    return x + y if x.dtype != np.bool_ else x ^ y
 
 
 @add.facts
@@ -195,7 +195,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 
 @op("arithmetic", is_cheap=True)
 def floordiv(x: Any, y: Any) -> Value:
-    """x // y of integers, truncated towards zero as in C (not floored); y = 0 is undefined."""
+    """x // y of integers, truncated towards zero as in C (not floored); the lowest // -1 wraps, and x // 0 is x."""
     a, b = promoted(x, y, what="//", is_division=True)
     if a.type.dtype.is_float:
         raise KernelError(f"//: needs integers, got {a.type}", fix="use `tl.floor(x / y)` for floats")
@@ -204,11 +204,12 @@ def floordiv(x: Any, y: Any) -> Value:
 
 @floordiv.reference
 def _(x: Any, y: Any) -> Any:
+    by = np.where(y == 0, 1, y).astype(y.dtype)
     if x.dtype.kind != "i":
-        return x // y
-    wrapped = np.where(y == -1, np.negative(x), x)
-    quotient = np.trunc(np.where(y == -1, 1, x).astype(np.longdouble) / np.where(y == -1, 1, y)).astype(x.dtype)
-    return np.where(y == -1, wrapped, quotient).astype(x.dtype)
+        return x // by
+    wrapped = np.where(by == -1, np.negative(x), x)
+    quotient = np.trunc(np.where(by == -1, 1, x).astype(np.longdouble) / np.where(by == -1, 1, by)).astype(x.dtype)
+    return np.where(by == -1, wrapped, quotient).astype(x.dtype)
 
 
 @floordiv.lower
@@ -218,7 +219,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
 
 @op("arithmetic", is_cheap=True)
 def mod(x: Any, y: Any) -> Value:
-    """The remainder of x / y with the sign of x, as in C (not Python's)."""
+    """The remainder of x / y with the sign of x, as in C (not Python's); of integers x % 0 is 0."""
     a, b = promoted(x, y, what="%", is_division=True)
     return emit("mod", a.type, a, b)
 

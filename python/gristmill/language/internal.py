@@ -49,7 +49,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.hold(x)
 
 
-@op("internal", kind="tile")
+@op("internal", kind="tile", goes_by_register=True)
 def held(input: Any) -> Value:
     """The tile that `hold` copied, in registers."""
     x = as_value(input)

@@ -59,7 +59,7 @@ def _hint(value: Any, choices: tuple[str, ...], name: str, what: str) -> str:
     return str(value)
 
 
-@op("memory", kind="tile", effect="read")
+@op("memory", kind="tile", effect="read", goes_by_register=True)
 def load(
     pointer: Any,
     mask: Any = None,
@@ -75,6 +75,8 @@ def load(
     """
     pointers = _pointers(pointer, "load")
     guard = _mask(mask, pointers, "load")
+    if isinstance(volatile, Value):
+        raise KernelError("load(): volatile is known at build time", fix="write `volatile=True` or leave it out")
     if other is not None and mask is None:
         raise KernelError("load(): `other` without `mask` has no meaning", fix="add `mask=` or drop `other=`")
     element = _element(pointers)
@@ -108,7 +110,7 @@ def _(m: Any, op: Any, pointers: Any, mask: Any = None, other: Any = None) -> An
     return m.load(op, pointers, mask, other)
 
 
-@op("memory", kind="tile", effect="write")
+@op("memory", kind="tile", effect="write", goes_by_register=True)
 def store(pointer: Any, value: Any, mask: Any = None, *, cache_modifier: Any = "", eviction_policy: Any = "") -> None:
     """Write `value`, cast to the pointed-to dtype, where `mask` holds; nothing else is touched."""
     pointers = _pointers(pointer, "store")

@@ -1,4 +1,4 @@
-"""Reductions along one axis or all."""
+"""Reductions along one axis or all, by built-in functions or an author's."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import numpy as np
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Value
 from gristmill.compiler.layout import Layout
-from gristmill.compiler.op import OpRow, emit, op
+from gristmill.compiler.op import OpRow, emit, emit_several, op
 from gristmill.errors import KernelError
+from gristmill.language.elementwise import where
+from gristmill.language.index import arange
+from gristmill.language.regions import as_given, combine_by, combining_block, inputs_of
+from gristmill.language.shape import broadcast_to, expand_dims
 from gristmill.language.types import as_value, cast_to, check_axis, describe, need_dtype
 
 Combine = Callable[[Any, Any, Any], Any]
@@ -59,9 +63,12 @@ def _declare(
     row = op("reduction", kind="tile")(infer)
     row.reference(lambda x, *, axis: reference(x, axis))
     row.result_layout = _result_layout
-    row.lower(
-        lambda m, op, x: m.reduce(op, x, op.attributes["axis"], lambda a, b: combine(m, a, b), _neutral(op, identity))
-    )
+
+    def lower(m: Any, op: Any, x: Any) -> Any:
+        neutral = [_neutral(op, identity)]
+        return m.reduce(op, [x], op.attributes["axis"], lambda a, b: [combine(m, a[0], b[0])], neutral)
+
+    row.lower(lower)
     return row
 
 
@@ -98,20 +105,29 @@ def _highest(dtype: dt.Dtype) -> float | int:
 
 
 def _extreme(name: str, numpy_function: Any, word: str, extreme: Callable[[dt.Dtype], Any]) -> OpRow:
-    def infer(input: Any, axis: Any = None, return_indices: Any = False, keep_dims: Any = False) -> Value:
-        if return_indices:
-            raise KernelError(f"{name}(): return_indices is not supported", fix=f"use `tl.{name}(x)` alone")
+    def infer(
+        input: Any,
+        axis: Any = None,
+        return_indices: Any = False,
+        return_indices_tie_break_left: Any = True,
+        keep_dims: Any = False,
+    ) -> Any:
         x = as_value(input, f"{name}()")
         own = x.type.dtype
         if not (own.is_float or own.is_int or own == dt.bool_):
             raise KernelError(f"{name}(): needs numbers, got {describe(x)}", fix="load the elements first")
+        if return_indices:
+            return _with_index(f"{name}()", BETTER[name], x, axis, keep_dims)
         if own.is_float:
             x = cast_to(x, dt.f32) if own.bits < 32 else x
         elif own.bits < 32:
             x = cast_to(x, dt.i32 if own.is_signed else dt.u32)
         return _reduced(name, x, axis, keep_dims)
 
-    infer.__doc__ = f"The {name} along `axis` (None: of all elements), ignoring NaN beside numbers; halves return f32."
+    infer.__doc__ = f"""The {name} along `axis` (None: of all elements), ignoring NaN beside numbers; halves return f32.
+
+    With `return_indices` also where it is, as i32: the first such place along the axis; halves stay as they are.
+    """
     return _declare(
         name,
         infer,
@@ -123,3 +139,123 @@ def _extreme(name: str, numpy_function: Any, word: str, extreme: Callable[[dt.Dt
 
 max_ = _extreme("max", np.fmax, "maximum", _lowest)
 min_ = _extreme("min", np.fmin, "minimum", _highest)
+
+
+def _xor_sum(input: Any, axis: Any = None, keep_dims: Any = False) -> Value:
+    """The exclusive or of integers or bools along `axis` (None: of all elements)."""
+    x = as_value(input, "xor_sum()")
+    if not (x.type.dtype.is_int or x.type.dtype == dt.bool_):
+        raise KernelError(f"xor_sum(): needs integers, got {describe(x)}", fix="convert them, as in `x.to(tl.int32)`")
+    return _reduced("xor_sum", x, axis, keep_dims)
+
+
+xor_sum = _declare(
+    "xor_sum", _xor_sum, lambda x, axis: np.bitwise_xor.reduce(x, axis), lambda m, a, b: m.bit_xor(a, b), lambda d: 0
+)
+
+
+def _reduce_or(input: Any, axis: Any, keep_dims: Any = False) -> Value:
+    """The inclusive or of integers or bools along `axis` (None: of all elements)."""
+    x = as_value(input, "reduce_or()")
+    if not (x.type.dtype.is_int or x.type.dtype == dt.bool_):
+        raise KernelError(f"reduce_or(): needs integers, got {describe(x)}", fix="compare first, as in `x != 0`")
+    return _reduced("reduce_or", x, axis, keep_dims)
+
+
+reduce_or = _declare(
+    "reduce_or",
+    _reduce_or,
+    lambda x, axis: np.bitwise_or.reduce(x, axis),
+    lambda m, a, b: m.bit_or(a, b),
+    lambda d: 0,
+)
+
+
+# -- by an author's function
+
+
+@op("reduction", kind="tile")
+def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
+    """Combine the elements along `axis` (None: all) by `combine_fn(a, b)`, which is associative and commutative.
+
+    `input` may be a tuple of n blocks of one shape: `combine_fn` then takes the n values of one element and the n of
+    another, and returns n. It may only compute: no branches, no memory.
+    """
+    tiles = inputs_of(input, "reduce()")
+    rank = len(tiles[0].type.shape)
+    if axis is None:
+        tiles, kept, axis = [_flat(x) for x in tiles], (1,) * rank, 0
+    else:
+        axis = check_axis(axis, rank, "reduce()")
+        kept = tiles[0].type.shape[:axis] + (1,) + tiles[0].type.shape[axis + 1 :]
+    shape = tiles[0].type.shape
+    types = [x.type.with_shape(shape[:axis] + shape[axis + 1 :]) for x in tiles]
+    block = combining_block(combine_fn, tiles, "reduce()")
+    results = emit_several("reduce", types, tiles, block, axis=axis)
+    return as_given(input, [_with_shape(x, kept) for x in results] if keep_dims else results)
+
+
+@reduce.reference
+def _(*tiles: Any, axis: int, op: Any, machine: Any) -> Any:
+    elements = [np.moveaxis(x, axis, -1) for x in tiles]
+    while elements[0].shape[-1] > 1:
+        first, second = ([x[..., start::2] for x in elements] for start in (0, 1))
+        elements = machine.combine(op.blocks[0], first, second)
+    return tuple(x[..., 0] for x in elements)
+
+
+reduce.result_layout = _result_layout
+
+
+@reduce.lower
+def _(m: Any, op: Any, *tiles: Any) -> Any:
+    return m.reduce(op, list(tiles), op.attributes["axis"], combine_by(m, op))
+
+
+def _places(x: Value, axis: int) -> Value:
+    """Each element's own coordinate along an axis, as a block of the shape of `x`."""
+    shape = x.type.shape
+    places = arange(0, shape[axis])
+    for other in range(len(shape)):
+        places = places if other == axis else expand_dims(places, other)
+    return broadcast_to(places, shape)
+
+
+def _with_index(what: str, better: Any, x: Value, axis: Any, keep_dims: Any) -> Any:
+    if x.type.is_scalar:
+        raise KernelError(f"{what}: needs a block, got {x.type}", fix="a scalar is its own reduction: drop the call")
+    if axis is None:
+        rank = len(x.type.shape)
+        value, place = reduce((_flat(x), arange(0, x.type.elements)), 0, better)
+        return (_with_shape(value, (1,) * rank), _with_shape(place, (1,) * rank)) if keep_dims else (value, place)
+    axis = check_axis(axis, len(x.type.shape), what)
+    return reduce((x, _places(x, axis)), axis, better, keep_dims)
+
+
+def _larger(a: Any, i: Any, b: Any, j: Any) -> Any:
+    """The larger of two elements, the one before where they are equal; a number rather than NaN."""
+    takes_first = (a > b) | ((a == b) & (i < j)) | ((b != b) & ((a == a) | (i < j)))
+    return where(takes_first, a, b), where(takes_first, i, j)
+
+
+def _smaller(a: Any, i: Any, b: Any, j: Any) -> Any:
+    """The smaller of two elements, the one before where they are equal; a number rather than NaN."""
+    takes_first = (a < b) | ((a == b) & (i < j)) | ((b != b) & ((a == a) | (i < j)))
+    return where(takes_first, a, b), where(takes_first, i, j)
+
+
+BETTER = {"max": _larger, "min": _smaller}
+
+
+@op("reduction")
+def argmax(input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
+    """Where the maximum along `axis` (None: of all elements) is, as i32: the first such place; NaN only among NaN."""
+    place: Value = _with_index("argmax()", _larger, as_value(input, "argmax()"), axis, keep_dims)[1]
+    return place
+
+
+@op("reduction")
+def argmin(input: Any, axis: Any, tie_break_left: Any = True, keep_dims: Any = False) -> Value:
+    """Where the minimum along `axis` (None: of all elements) is, as i32: the first such place; NaN only among NaN."""
+    place: Value = _with_index("argmin()", _smaller, as_value(input, "argmin()"), axis, keep_dims)[1]
+    return place

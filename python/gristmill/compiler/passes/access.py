@@ -15,24 +15,35 @@ from gristmill.compiler.ir import (
     While,
     definitions,
     reached,
+    uses,
     walk,
 )
 from gristmill.dtypes import Dtype
 
 MAX_ACCESS_BYTES = 16
+MAX_UPDATE_BYTES = 4
 Known = dict[Value, Facts]
 
 
 def run(function: Function) -> None:
     """Set attributes of every memory op: `width`, the elements side by side that one access may take with all its
     promises, `unmasked`, those that it could take without its mask, and `contiguous`, those whose addresses follow
-    each other, aligned or not."""
+    each other, aligned or not. Of updates also whether their result `is_used`, and whether there is another access that
+    it `orders`."""
     known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in function.facts.items()}
     _block(function.body, known)
-    for statement in walk(function.body):
-        if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
-            statement.attributes |= _widths(statement, known)
+    _relate_updates(function)
     function.constancy = {value: facts.constancy for value, facts in known.items() if facts.constancy > 1}
+
+
+def _relate_updates(function: Function) -> None:
+    """Set what updates are for."""
+    touching = [s for s in walk(function.body) if isinstance(s, Op) and s.row.touches_memory]
+    counts = uses(function.body)
+    for op in touching:
+        if op.row.effect == "update":
+            op.attributes["is_used"] = counts.get(op.results[0], 0) > 0
+            op.attributes["orders"] = len(touching) > 1
 
 
 def _widths(op: Op, known: Known) -> dict[str, int]:
@@ -40,7 +51,8 @@ def _widths(op: Op, known: Known) -> dict[str, int]:
     assert isinstance(pointer.type.dtype, Pointer)
     size = pointer.type.dtype.element.itemsize
     facts = known.get(pointer, Facts())
-    unmasked = min(facts.contiguity, max(1, facts.divisibility // size), max(1, MAX_ACCESS_BYTES // size))
+    largest = MAX_UPDATE_BYTES if op.row.effect == "update" else MAX_ACCESS_BYTES
+    unmasked = min(facts.contiguity, max(1, facts.divisibility // size), max(1, largest // size))
     width = unmasked
     for mask in others[0 if op.row.effect == "read" else 1 :][:1]:
         width = min(width, known.get(mask, Facts()).constancy)
@@ -48,8 +60,15 @@ def _widths(op: Op, known: Known) -> dict[str, int]:
 
 
 def _block(block: Block, known: Known) -> None:
+    """Fill in what is known below `block`; what is promised of a value holds to the block's end."""
+    outside: Known = {}
     for statement in block.statements:
         _statement(statement, known)
+        if isinstance(statement, Op) and statement.row.is_promise:
+            value = statement.operands[0]
+            outside.setdefault(value, known.get(value, Facts()))
+            known[value] = known[statement.results[0]]
+    known.update(outside)
 
 
 def _statement(statement: Statement, known: Known) -> None:
@@ -57,6 +76,8 @@ def _statement(statement: Statement, known: Known) -> None:
         rule = statement.row.facts_function
         if rule is not None and statement.results:
             known[statement.results[0]] = rule(statement, *(known.get(v, Facts()) for v in statement.operands))
+        if statement.row.touches_memory and statement.operands[0].type.is_pointer:
+            statement.attributes |= _widths(statement, known)
     elif isinstance(statement, For):
         lower, _, step = (known.get(v, Facts()) for v in statement.operands[:3])
         known[statement.body.arguments[0]] = Facts(min(lower.each, step.each))

@@ -9,7 +9,7 @@ argument.
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Block, Function, Op, Statement, Value, reached, sources, walk
+from gristmill.compiler.ir import Block, Function, Op, Value, reached, sources, walk
 from gristmill.compiler.passes.hold import is_repeatable
 
 ROOM = 192  # bytes of registers that a thread may fill with what the closing stores need
@@ -26,7 +26,7 @@ def run(function: Function) -> None:
         closing = _closing(block)
         stored = {a for op in closing if op.row.effect == "write" for a in _arguments(op, made, function)}
         late = [op for op in closing if _is_read(op) and not stored & _arguments(op, made, function)]
-        if sum(_bytes(op.results[0]) for op in late if op.name == "load") > ROOM * _threads(function):
+        if sum(_bytes(op.results[0]) for op in late if op.operands[0].type.is_pointer) > ROOM * _threads(function):
             for op in late:
                 op.attributes["late"] = True
 
@@ -51,12 +51,12 @@ def _closing(block: Block) -> list[Op]:
     return closing
 
 
-def _is_read(statement: Statement) -> bool:
-    return statement.name in ("load", "held") and not statement.attributes.get("volatile")
+def _is_read(statement: Op) -> bool:
+    return statement.row.goes_by_register and bool(statement.results) and not statement.attributes.get("volatile")
 
 
-def _is_store(statement: Statement) -> bool:
-    return statement.name == "store"
+def _is_store(statement: Op) -> bool:
+    return statement.row.goes_by_register and not statement.results
 
 
 def _arguments(op: Op, made: dict[Value, list[Value]], function: Function) -> set[Value]:

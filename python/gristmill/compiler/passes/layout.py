@@ -6,7 +6,7 @@ axis that is not reduced where there is one. Smaller shapes follow from larger o
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Block, For, Function, If, Op, Value, walk
+from gristmill.compiler.ir import Block, Function, Op, Statement, Value, definitions, walk
 from gristmill.compiler.layout import Layout, blocked, default_vector
 from gristmill.compiler.op import ROWS
 
@@ -19,7 +19,7 @@ def run(function: Function) -> None:
     for value in _values(function.body):
         if value.type.shape:
             function.layouts[value] = natural[value.type.shape]
-    _insert_relayouts(function.body, function)
+    _Fitter(function).block(function.body)
 
 
 def _values(block: Block) -> list[Value]:
@@ -81,39 +81,60 @@ def _unreduced_axis(shape: Shape, ops: list[Op], num_warps: int) -> int | None:
     return free[0] if reduced and free else None
 
 
-def _insert_relayouts(block: Block, function: Function) -> None:
-    statements = []
-    for statement in block.statements:
-        if isinstance(statement, (For, If)) or statement.blocks:
+class _Fitter:
+    """Gives each op its operands in the layout that it needs: moved, or computed again where that is cheap."""
+
+    def __init__(self, function: Function):
+        self.layouts = function.layouts
+        self.made = definitions(function.body)
+
+    def block(self, block: Block) -> None:
+        statements: list[Statement] = []
+        for statement in block.statements:
+            if isinstance(statement, Op):
+                statements += self._op(statement)
+                continue
             for inner in statement.blocks:
-                _insert_relayouts(inner, function)
+                self.block(inner)
             statements.append(statement)
+        block.statements[:] = statements
+
+    def _op(self, op: Op) -> list[Op]:
+        before: list[Op] = []
+        if op.row.operand_layout:
+            for i, operand in enumerate(op.operands):
+                if operand in self.layouts:
+                    needed = op.row.operand_layout(op, self.layouts[op.results[0]])
+                    op.operands[i] = self._in(needed, operand, op, before)
+        after: list[Op] = []
+        if op.row.result_layout:
+            given = op.row.result_layout(op, self.layouts[op.operands[0]])
+            for i, result in enumerate(op.results):
+                if result in self.layouts and given != self.layouts[result]:
+                    op.results[i] = Value(result.type, result.name)
+                    self.layouts[op.results[i]] = given
+                    after.append(Op(ROWS["relayout"], [op.results[i]], {}, [result], op.position))
+        return [*before, op, *after]
+
+    def _in(self, layout: Layout, value: Value, near: Op, before: list[Op]) -> Value:
+        """The same tile in `layout`, by ops appended to `before`."""
+        if value not in self.layouts or self.layouts[value] == layout:
+            return value
+        made = self.made.get(value)
+        result = Value(value.type, value.name)
+        self.layouts[result] = layout
+        if isinstance(made, Op) and (self._is_free(value) or (value.type.is_pointer and made.row.is_cheap)):
+            needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
+            operands = [self._in(needed, operand, near, before) for operand in made.operands]
+            before.append(Op(made.row, operands, dict(made.attributes), [result], near.position))
         else:
-            assert isinstance(statement, Op)
-            statements += _fitted(statement, function)
-    block.statements[:] = statements
+            before.append(Op(ROWS["relayout"], [value], {}, [result], near.position))
+        return result
 
-
-def _fitted(op: Op, function: Function) -> list[Op]:
-    layouts = function.layouts
-    if op.row.operand_layout and op.operands[0] in layouts:
-        needed = op.row.operand_layout(op, layouts[op.results[0]])
-        if needed != layouts[op.operands[0]]:
-            moved = _relayout(op.operands[0], needed, op, layouts)
-            op.operands[0] = moved.results[0]
-            return [moved, op]
-    if op.row.result_layout and op.results[0] in layouts:
-        given, result = op.row.result_layout(op, layouts[op.operands[0]]), op.results[0]
-        if given != layouts[result]:
-            raw = Value(result.type, result.name)
-            op.results[0] = raw
-            moved = _relayout(raw, layouts[result], op, layouts, result)
-            layouts[raw] = given
-            return [op, moved]
-    return [op]
-
-
-def _relayout(source: Value, layout: Layout, near: Op, layouts: dict[Value, Layout], result: Value | None = None) -> Op:
-    result = result or Value(source.type, source.name)
-    layouts[result] = layout
-    return Op(ROWS["relayout"], [source], {}, [result], near.position)
+    def _is_free(self, value: Value) -> bool:
+        """Whether computing the tile again costs less than moving it: it follows from scalars by cheap ops."""
+        made = self.made.get(value)
+        if not value.type.shape:
+            return True
+        is_cheap = isinstance(made, Op) and made.row.is_cheap and not made.row.effect
+        return is_cheap and all(self._is_free(operand) for operand in made.operands)  # type: ignore[union-attr]

@@ -8,9 +8,18 @@ from gristmill.compiler.ir import Block, Function, Op, Statement, Value
 
 
 def run(function: Function) -> None:
-    """Share equal pure ops, then drop unused ones."""
+    """Leave out checks that nobody asked for, share equal pure ops, then drop unused ones."""
+    if not function.is_checked:
+        _leave_out_checks(function.body)
     _share(function.body, {}, {})
     _drop(function.body, set())
+
+
+def _leave_out_checks(block: Block) -> None:
+    block.statements[:] = [s for s in block.statements if not (isinstance(s, Op) and s.row.is_check)]
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _leave_out_checks(inner)
 
 
 def _share(block: Block, known: dict[Any, Value], same: dict[Value, Value]) -> None:
@@ -32,7 +41,7 @@ def _share(block: Block, known: dict[Any, Value], same: dict[Value, Value]) -> N
 
 def _key(op: Op) -> Any:
     attributes = tuple(sorted((k, repr(v)) for k, v in op.attributes.items()))
-    return op.row.name, tuple(map(id, op.operands)), attributes, op.results[0].type
+    return op.row.name, tuple(map(id, (*op.operands, *op.blocks))), attributes, op.results[0].type
 
 
 def _drop(block: Block, needed: set[Value]) -> set[Value]:
@@ -40,7 +49,7 @@ def _drop(block: Block, needed: set[Value]) -> set[Value]:
     needed = needed | set(block.yields)
     kept: list[Statement] = []
     for statement in reversed(block.statements):
-        if not (needed & set(statement.results) or _has_effect(statement)):
+        if not (needed & set(statement.results) or _has_effect(statement) or _is_promise(statement)):
             continue
         needed |= set(statement.operands)
         for inner in statement.blocks:
@@ -52,5 +61,9 @@ def _drop(block: Block, needed: set[Value]) -> set[Value]:
 
 def _has_effect(statement: Statement) -> bool:
     if isinstance(statement, Op):
-        return bool(statement.row.effect == "write")
+        return bool(statement.row.is_lasting)
     return any(_has_effect(s) for block in statement.blocks for s in block.statements)
+
+
+def _is_promise(statement: Statement) -> bool:
+    return isinstance(statement, Op) and bool(statement.row.is_promise)

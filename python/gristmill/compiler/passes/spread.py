@@ -36,10 +36,16 @@ def _largest(function: Function) -> tuple[int, int]:
 
 
 def _is_flat(function: Function) -> bool:
-    """Whether tiles that memory decides the layout of have one axis, that blocks lie along, and no reduction recurs."""
+    """Whether tiles that memory decides the layout of have one axis, which is reduced once and never permuted, and
+    nothing but reductions exchanges numbers between threads."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     loops = [s for s in walk(function.body) if isinstance(s, (For, While))]
     recurring = [
         s for loop in loops for block in loop.blocks for s in walk(block) if isinstance(s, Op) and s.row.result_layout
     ]
+    moving = [op for op in ops if not (op.row.effect or op.row.is_elementwise or op.row.is_view or op.row.is_cheap)]
+    if any(op.row.effect == "act" or op.attributes.get("is_used") for op in ops):
+        return False
+    if any(not op.row.result_layout and not op.results[0].type.is_scalar for op in moving):
+        return False
     return not recurring and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gristmill.compiler.facts import Span
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
 from gristmill.compiler.op import Builder, building
+from gristmill.dtypes import bool_
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
@@ -75,10 +76,11 @@ def _costly(statement: Statement) -> bool:
 
 def _masked(statement: Statement) -> Value | None:
     """The mask operand of a memory op, if it has one: the only bool block beside its pointers."""
-    if isinstance(statement, Op) and statement.row.effect and statement.operands[0].type.is_pointer:
+    if isinstance(statement, Op) and statement.row.touches_memory and statement.operands[0].type.is_pointer:
         place = 1 if statement.row.effect == "read" else 2
         if len(statement.operands) > place and statement.operands[place].type.shape:
-            return statement.operands[place]
+            mask = statement.operands[place]
+            return mask if mask.type.dtype == bool_ else None
     return None
 
 

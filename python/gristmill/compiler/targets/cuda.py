@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import For, Function, If, Pointer, Value, While
+from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets.cuda_shared import SHARED, SharedMemory
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.dtypes import Dtype
+from gristmill.errors import Position
 
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
-SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
 Values = dict[Value, V | Held]
 FixedBits = tuple[tuple[int, int], ...]
 Test = Callable[[Values], V]
@@ -36,7 +38,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
         self.arrival: list[str] = []
-        self.shared_bytes = 0
+        self.memory = SharedMemory()
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
         with self.in_prologue():
@@ -62,7 +64,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
-        body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
+        code = map(self.memory.placed, (*self.prologue, *self.lines))
+        body = [head, "entry:", *code, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
@@ -198,17 +201,21 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
-    def shared(self, dtype: Dtype, elements: int) -> V:
-        start = -(-self.shared_bytes // 16) * 16
-        self.shared_bytes = start + elements * dtype.itemsize
-        return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {start})", Pointer(dtype))
+    @property
+    def shared_bytes(self) -> int:
+        return self.memory.total_bytes
+
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
+        return self.memory.lasting(dtype, elements)
+
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
+        return self.memory.exchange(self, dtypes, elements)
 
     def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
-        assert isinstance(dtype, Dtype)
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
         return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
-    def _shared_address(self, memory: V, index: V, dtype: Dtype) -> str:
+    def _shared_address(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
         return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
@@ -217,15 +224,19 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return cuda_cluster.from_blocks(self, own)
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
-        assert isinstance(x.dtype, Dtype)
         stored = self.cast(x, dt.u8) if x.dtype == dt.bool_ else x
         self.say(f"store {self.typed(stored)}, {self._shared_address(memory, index, x.dtype)}")
 
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V:
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V:
         address = self._shared_address(memory, index, dtype)
         if dtype == dt.bool_:
             return self.cast(self.emit(f"load i8, {address}", dt.u8), dt.bool_)
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
+
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        place = self.emit(f"ptrtoint {self._shared_place(memory, index, x.dtype)} to i32", dt.i32)
+        operands = ", ".join(map(self.typed, (place, x, guard or self.constant(dt.bool_, True))))
+        self.say(f'call void asm sideeffect "@$2 red.shared.add.u32 [$0], $1;", "r,r,b,~{{memory}}"({operands})')
 
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
         kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
@@ -253,6 +264,44 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         from gristmill.compiler.targets import cuda_memory
 
         cuda_memory.wide_store(self, pointer, elements, mask, hints)
+
+    def atomic(
+        self,
+        kind: str,
+        pointer: V,
+        operands: Sequence[V],
+        mask: V | None,
+        sem: str,
+        scope: str,
+        *,
+        is_used: bool = True,
+    ) -> V:
+        from gristmill.compiler.targets import cuda_atomic
+
+        return cuda_atomic.atomic(self, kind, pointer, operands, mask, (sem, scope), is_used)
+
+    def atomic_pair(
+        self, pointer: V, pair: Sequence[V], mask: V | None, sem: str, scope: str, *, is_used: bool = True
+    ) -> list[V]:
+        from gristmill.compiler.targets import cuda_atomic
+
+        return cuda_atomic.atomic_pair(self, pointer, pair, mask, (sem, scope), is_used)
+
+    def inline_assembly(self, op: Op, tiles: Sequence[V | Held]) -> Any:
+        """Run an op's PTX on tiles of one shape."""
+        from gristmill.compiler.targets import cuda_assembly
+
+        return cuda_assembly.run(self, op, tiles)
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        from gristmill.compiler.targets import cuda_debug
+
+        cuda_debug.print_line(self, texts, numbers, mask)
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        from gristmill.compiler.targets import cuda_debug
+
+        cuda_debug.fail(self, message, position, failed)
 
     def _element(self, vector: V, i: int) -> V:
         return self.emit(f"extractelement {self.typed(vector)}, i32 {i}", vector.dtype)

@@ -10,20 +10,22 @@ from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
 from gristmill.dtypes import Dtype
 
+EVICTION_VERSION = 74  # of PTX, the first with priorities; before it "likely read once" is as near as it comes
+
 
 def wide_load(
     m: Any, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
 ) -> list[V]:
     """Read `width` consecutive elements, which lie on a multiple of their common size."""
     dtype = _element(pointer)
-    if mask is None and not _modifiers(hints):
+    if mask is None and not _modifiers(m, hints):
         return _plain_load(m, pointer, width, dtype, bool(hints.get("volatile")))
     words, bits = _words(dtype, width)
     zero = m.constant(_word_dtype(bits), 0)
     initial = _to_words(m, others, words, bits, dtype) if others else [zero] * words
     outputs = ",".join([f"={_letter(bits)}"] * words)
     guard, guards = ("", []) if mask is None else (f"@${words + 1} ", [mask])
-    opcode = f"ld{_volatile(hints)}.global{_modifiers(hints)}{_vector(words)}.b{bits}"
+    opcode = f"ld{_volatile(hints)}.global{_modifiers(m, hints)}{_vector(words)}.b{bits}"
     instruction = f"{guard}{opcode} {_list(range(words))}, [${words}];"
     ties = ",".join(str(i) for i in range(words))
     constraints = f"{outputs},l{',b' if guards else ''},{ties},~{{memory}}"
@@ -34,12 +36,12 @@ def wide_load(
 def wide_store(m: Any, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
     """Write consecutive elements, which lie on a multiple of their common size."""
     dtype = _element(pointer)
-    if mask is None and not _modifiers(hints):
+    if mask is None and not _modifiers(m, hints):
         return _plain_store(m, pointer, elements, dtype)
     words, bits = _words(dtype, len(elements))
     values = _to_words(m, elements, words, bits, dtype)
     guard, guards = ("", []) if mask is None else (f"@${words + 1} ", [mask])
-    instruction = f"{guard}st.global{_modifiers(hints)}{_vector(words)}.b{bits} [$0], {_list(range(1, words + 1))};"
+    instruction = f"{guard}st.global{_modifiers(m, hints)}{_vector(words)}.b{bits} [$0], {_list(range(1, words + 1))};"
     constraints = ",".join(["l", *[_letter(bits)] * words, *["b"] * len(guards), "~{memory}"])
     operands = ", ".join(m.typed(x) for x in (pointer, *values, *guards))
     m.say(f'call void asm sideeffect "{instruction}", "{constraints}"({operands})')
@@ -50,14 +52,18 @@ def _element(pointer: V) -> Dtype:
     return pointer.dtype.element
 
 
-def _modifiers(hints: dict[str, object]) -> str:
-    """The cache operator and the eviction priority as PTX suffixes."""
+def _modifiers(m: Any, hints: dict[str, object]) -> str:
+    """The cache operator, or else the eviction priority, as a PTX suffix; volatile access has neither."""
+    if hints.get("volatile"):
+        return ""
     cache, eviction = str(hints.get("cache_modifier") or ""), str(hints.get("eviction_policy") or "")
     if cache in (".ca", ".wb"):
         cache = ""
-    if eviction in ("evict_first", "evict_last") and not cache:
-        return f".L1::{eviction}"
-    return cache
+    if cache or eviction not in ("evict_first", "evict_last"):
+        return cache
+    if m.function.ptx_version < EVICTION_VERSION:
+        return ".cs" if eviction == "evict_first" else ""
+    return f".L1::{eviction}"
 
 
 def _volatile(hints: dict[str, object]) -> str:

@@ -11,11 +11,20 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
-from gristmill.compiler.machine import V
-from gristmill.compiler.targets import Target, host_loops, host_memory
+from gristmill.compiler.machine import Combine, Step, V
+from gristmill.compiler.targets import (
+    Target,
+    host_atomic,
+    host_debug,
+    host_folds,
+    host_loops,
+    host_memory,
+    host_moves,
+)
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
 from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
+from gristmill.errors import Position
 from gristmill.language import polynomials
 
 ACCUMULATORS = 4
@@ -167,8 +176,8 @@ class HostMachine(LlvmMachine):
         dtype = value.type.dtype
         with self.in_prologue():
             size = f"[{value.type.elements} x {host_memory.kept_type(self, dtype)}]"
-            element = dtype if isinstance(dtype, Dtype) else dt.i64
-            return Buffer(value.type.shape, self.emit(f"alloca {size}, align 64", Pointer(element)))
+            kept = Pointer(dtype)  # type: ignore[arg-type]
+            return Buffer(value.type.shape, self.emit(f"alloca {size}, align 64", kept))
 
     def map(self, function: Callable[..., V], result: Value, tiles: Sequence[V | Tile]) -> V | Tile:
         if result.type.is_scalar:
@@ -217,6 +226,31 @@ class HostMachine(LlvmMachine):
             return host_memory.store_scalar(self, op, pointers, value, mask)
         host_loops.sweep(self, pointers.shape, tiles, lambda i: host_memory.store(self, op, i, pointers, value, mask))
 
+    def atomic(
+        self,
+        kind: str,
+        pointer: V,
+        operands: Sequence[V],
+        mask: V | None,
+        sem: str,
+        scope: str,
+        *,
+        is_used: bool = True,
+    ) -> V:
+        return host_atomic.atomic(self, kind, pointer, operands, mask, sem)
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        return host_atomic.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        host_atomic.each(self, tiles, mask, visit)
+
+    def print_line(self, texts: Sequence[str], numbers: Sequence[tuple[V, str]], mask: V | None) -> None:
+        host_debug.print_line(self, texts, numbers, mask)
+
+    def fail(self, message: str, position: Position | None, failed: V) -> None:
+        host_debug.fail(self, message, position, failed)
+
     def settle(self, tiles: Sequence[Any], *, everything: bool = False, needed: set[Any] | None = None) -> None:
         """Store kept tiles that the coming sweep over `tiles` cannot store on its way, or that it may overtake."""
         on_the_way: dict[Kept, bool] = {}
@@ -236,15 +270,37 @@ class HostMachine(LlvmMachine):
         if not kept.is_stored:
             host_loops.sweep(self, kept.shape, [kept], lambda i: self.at(kept, i))
 
-    def reduce(self, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any = None) -> Any:
-        self.settle([tile])
-        return host_loops.reduce(self, op, tile, axis, combine, identity)
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        self.settle(tiles)
+        return host_folds.reduce(self, op, tiles, axis, combine, identities)
+
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        return host_moves.join(self, result, x, y)
+
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        return list(host_moves.split(self, results, tile))
+
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        return host_moves.exchange(self, result, tile, axis, mask)
+
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        return host_moves.gather(self, result, tile, places, axis)
+
+    def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
+        return host_moves.histogram(self, result, tile, mask)
+
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return host_moves.dot(self, result, a, b, acc)
+
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        self.settle(tiles)
+        return host_folds.scan(self, op, tiles, axis, combine, reverse)
 
     # -- statements
 
     def run_op(self, op: Op, values: dict[Value, Any]) -> None:
         super().run_op(op, values)
-        for value in op.results[:1]:
+        for value in op.results:
             if value in self.kept and isinstance(values[value], Lazy):
                 values[value] = Kept(value.type.shape, values[value], self.buffer(value))
                 self.waiting.append(values[value])

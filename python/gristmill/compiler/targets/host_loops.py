@@ -6,153 +6,38 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gristmill import dtypes as dt
-from gristmill.compiler.ir import For, If, Op, Value, While
+from gristmill.compiler.ir import For, If, Value, While
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, free_values, pending, reaches, writes
-
-ACCUMULATORS = 4
-Step = Callable[[V, list[V]], list[V]]
-
-
-def count(m: Any, stop: int, step: int, initial: list[V], body: Step) -> list[V]:
-    """Run body(position, carried) for 0, step, ... below `stop`; a single step stands without a loop."""
-    if stop <= step:
-        return body(m.constant(dt.i64, 0), initial)
-    head, end, before = m.new_label("sweep"), m.new_label("swept"), m.label
-    m.say(f"br label %{head}")
-    m.begin_label(head)
-    place = len(m.lines)
-    position = V(m.fresh(), dt.i64)
-    carried = [V(m.fresh(), x.dtype, x.lanes) for x in initial]
-    m.lines += [""] * (1 + len(initial))
-    after = body(position, carried)
-    following = m.emit(f"add nuw nsw {m.typed(position)}, {step}", dt.i64)
-    goes_on = m.emit(f"icmp ult {m.typed(following)}, {stop}", dt.bool_)
-    m.say(f"br i1 {goes_on.text}, label %{head}, label %{end}")
-    pairs = [(position, m.constant(dt.i64, 0), following), *zip(carried, initial, after, strict=True)]
-    for i, (phi, first, next_value) in enumerate(pairs):
-        paths = f"[ {first.text}, %{before} ], [ {next_value.text}, %{m.label} ]"
-        m.lines[place + i] = f"  {phi.text} = phi {m.type_of(phi.dtype, phi.lanes)} {paths}"
-    m.begin_label(end)
-    return after
 
 
 def sweep(m: Any, shape: tuple[int, ...], tiles: Sequence[Any], visit: Callable[[Index], object]) -> None:
     """Visit every position in runs; kept tiles passed on the way are stored from then on."""
     elements = math.prod(shape)
     lanes = min(m.target.lanes, elements)
-    passed = _passed(tiles)
+    passed = passed_by(tiles)
 
     def body(position: V, carried: list[V]) -> list[V]:
         visit(Index("run", position, lanes))
         return carried
 
-    count(m, elements, lanes, [], body)
-    _mark(passed)
+    m.repeat(elements, lanes, [], body)
+    mark(passed)
 
 
-def _passed(tiles: Sequence[Any]) -> dict[Kept, bool]:
+def passed_by(tiles: Sequence[Any]) -> dict[Kept, bool]:
+    """The kept tiles that a sweep over `tiles` computes on its way."""
     found: dict[Kept, bool] = {}
     for tile in tiles:
         pending(tile, True, found)
     return found
 
 
-def _mark(passed: dict[Kept, bool]) -> None:
+def mark(passed: dict[Kept, bool]) -> None:
+    """Note that they are stored."""
     for kept in passed:
         kept.is_stored = True
-
-
-def reduce(m: Any, op: Op, tile: Any, axis: int, combine: Callable[[V, V], V], identity: Any) -> Any:
-    """Reduce along an axis: vector accumulators, then their lanes; or whole runs where the axis is not the last."""
-    shape = op.operands[0].type.shape
-    outer, size, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
-    passed = _passed([tile])
-    if op.results[0].type.is_scalar:
-        result: Any = _reduce_row(m, tile, m.constant(dt.i64, 0), size, combine, identity)
-    elif inner == 1:
-        result = m.buffer(op.results[0])
-        _reduce_rows(m, tile, result, outer, size, combine, identity)
-    else:
-        result = m.buffer(op.results[0])
-        _reduce_columns(m, tile, result, (outer, size, inner), combine)
-    _mark(passed)
-    return result
-
-
-def _reduce_row(m: Any, tile: Any, start: V, size: int, combine: Callable[[V, V], V], identity: Any) -> V:
-    lanes = min(m.target.lanes, size)
-    chains = max(1, min(ACCUMULATORS, size // lanes))
-    initial = [m.widen(m.constant(*identity), lanes)] * chains
-
-    def body(position: V, carried: list[V]) -> list[V]:
-        after = []
-        for i, total in enumerate(carried):
-            at = m.add(start, m.add(position, m.constant(dt.i64, i * lanes)))
-            after.append(combine(total, m.widen(m.at(tile, Index("run", at, lanes)), lanes)))
-        return after
-
-    totals = count(m, size, lanes * chains, initial, body)
-    while len(totals) > 1:
-        totals = [combine(a, b) for a, b in zip(totals[::2], totals[1::2], strict=True)]
-    return _across(m, totals[0], combine)
-
-
-def _across(m: Any, x: V, combine: Callable[[V, V], V]) -> V:
-    """Combine a vector's lanes by halves."""
-    while x.lanes > 1:
-        half = x.lanes // 2
-        parts = []
-        for first in (0, half):
-            order = ", ".join(f"i32 {first + i}" for i in range(half))
-            vector = m.type_of(x.dtype, x.lanes)
-            parts.append(
-                m.emit(f"shufflevector {m.typed(x)}, {vector} poison, <{half} x i32> <{order}>", x.dtype, half)
-            )
-        x = combine(*parts)
-    return m.emit(f"extractelement {m.typed(x)}, i64 0", x.dtype)
-
-
-def _reduce_rows(
-    m: Any, tile: Any, result: Buffer, rows: int, size: int, combine: Callable[[V, V], V], identity: Any
-) -> None:
-    def body(row: V, carried: list[V]) -> list[V]:
-        start = m.multiply(row, m.constant(dt.i64, size))
-        total = _reduce_row(m, tile, start, size, combine, identity)
-        host_memory.write(m, result, Index("one", row, 0), total)
-        return carried
-
-    count(m, rows, 1, [], body)
-
-
-def _reduce_columns(
-    m: Any, tile: Any, result: Buffer, extents: tuple[int, int, int], combine: Callable[[V, V], V]
-) -> None:
-    outer, size, inner = extents
-    lanes = min(m.target.lanes, inner)
-
-    def block(a: V, carried: list[V]) -> list[V]:
-        def column(b: V, carried: list[V]) -> list[V]:
-            def at(k: V) -> Index:
-                row = m.add(m.multiply(a, m.constant(dt.i64, size)), k)
-                return Index("run", m.add(m.multiply(row, m.constant(dt.i64, inner)), b), lanes)
-
-            def step(k: V, total: list[V]) -> list[V]:
-                following = m.add(k, m.constant(dt.i64, 1))
-                return [combine(total[0], m.widen(m.at(tile, at(following)), lanes))]
-
-            first = m.widen(m.at(tile, at(m.constant(dt.i64, 0))), lanes)
-            total = count(m, size - 1, 1, [first], step) if size > 1 else [first]
-            place = m.add(m.multiply(a, m.constant(dt.i64, inner)), b)
-            host_memory.write(m, result, Index("run", place, lanes), total[0])
-            return carried
-
-        count(m, inner, lanes, [], column)
-        return carried
-
-    count(m, outer, 1, [], block)
 
 
 # -- the kernel's own statements
@@ -288,4 +173,4 @@ def _loop(
     return carried
 
 
-__all__ = ["Lazy", "count", "reduce", "run_for", "run_if", "run_while", "sweep"]
+__all__ = ["Lazy", "mark", "passed_by", "run_for", "run_if", "run_while", "sweep"]

@@ -24,9 +24,9 @@ def _alignment(dtype: Dtype | Pointer) -> int:
     return max(1, dtype.bits // 8)
 
 
-def read_element(m: Any, address: V, dtype: Dtype | Pointer) -> V:
+def read_element(m: Any, address: V, dtype: Dtype | Pointer, how: str = "load") -> V:
     """Load one element."""
-    loaded = m.emit(f"load {kept_type(m, dtype)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype))
+    loaded = m.emit(f"{how} {kept_type(m, dtype)}, ptr {address.text}, align {_alignment(dtype)}", _kept(dtype))
     return m.cast(loaded, dt.bool_) if dtype == dt.bool_ else loaded
 
 
@@ -128,7 +128,8 @@ def _masked_gather(m: Any, addresses: V, mask: V, other: V | None, dtype: Any) -
 
 def _suffix(m: Any, dtype: Any, lanes: int) -> str:
     text = m.element_type(dtype)
-    return f"v{lanes}" + {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64"}.get(text, text)
+    names = {"half": "f16", "bfloat": "bf16", "float": "f32", "double": "f64", "ptr": "p0"}
+    return f"v{lanes}" + names.get(text, text)
 
 
 def _is_contiguous(op: Op, index: Index) -> bool:
@@ -210,7 +211,7 @@ def load_scalar(m: Any, op: Op, pointer: V, mask: V | None, other: V | None) -> 
     """Load through a scalar pointer."""
     dtype = op.results[0].type.dtype
     if mask is None:
-        return read_element(m, pointer, dtype)
+        return read_element(m, pointer, dtype, "load volatile" if op.attributes.get("volatile") else "load")
     filler = None if other is None else _as_vector(m, other)
     return _first(m, _load_run(m, pointer, 1, _as_vector(m, mask), filler, dtype))
 

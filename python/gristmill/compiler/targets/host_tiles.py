@@ -115,23 +115,29 @@ class _Uses:
         for value in yields:
             self._use(value, owner)
         writes: list[int] = []
+        updates: list[int] = []
         for position in range(len(statements) - 1, -1, -1):
             statement = statements[position]
-            self._decide(statement, position, writes)
+            self._decide(statement, position, writes, updates)
             self._propagate(statement, position, defined)
             if _writes(statement):
                 writes.append(position)
+            if isinstance(statement, Op) and statement.row.effect == "update":
+                updates.append(position)
 
     def _use(self, value: Value, sweep: Any) -> None:
         self.sweeps.setdefault(value, set()).add(sweep)
 
-    def _decide(self, statement: Statement, position: int, writes: list[int]) -> None:
+    def _decide(self, statement: Statement, position: int, writes: list[int], updates: list[int]) -> None:
+        """Keep results; an update changes memory element by element, so that what it needs is read before it."""
         for value in statement.results:
             if not value.type.shape or value in self.cheap or not isinstance(statement, Op):
                 continue
             sweeps = self.sweeps.get(value, set())
             positions = [s[0] for s in sweeps if isinstance(s, tuple)]
-            is_overtaken = statement.row.effect == "read" and any(w < max(positions, default=0) for w in writes)
+            last = max(positions, default=0)
+            is_overtaken = any(w < last for w in writes) or any(u <= last for u in updates)
+            is_overtaken &= statement.row.effect == "read"
             if len(sweeps) > 1 or is_overtaken:
                 self.kept.add(value)
                 self.sweeps[value] = {(position, id(statement))} if not positions else {(max(positions), id(value))}
@@ -155,7 +161,7 @@ class _Uses:
 
 def _writes(statement: Statement) -> bool:
     if isinstance(statement, Op):
-        return bool(statement.row.effect == "write")
+        return bool(statement.row.is_lasting)
     return any(_writes(s) for block in statement.blocks for s in block.statements)
 
 

@@ -161,10 +161,23 @@ class LlvmMachine(Machine):
         return self._binary("fdiv", "", x, y)
 
     def quotient(self, x: V, y: V) -> V:
-        return self._binary("", "sdiv" if x.dtype.is_signed else "udiv", x, y)
+        return self._binary("", "sdiv" if x.dtype.is_signed else "udiv", x, self._divisor(x, y))
 
     def remainder(self, x: V, y: V) -> V:
-        return self._binary("frem", "srem" if x.dtype.is_signed else "urem", x, y)
+        by = y if x.dtype.is_float else self._divisor(x, y)
+        return self._binary("frem", "srem" if x.dtype.is_signed else "urem", x, by)
+
+    def _divisor(self, x: V, y: V) -> V:
+        """y, or 1 where dividing by it would trap (x86) or mean nothing (LLVM): 0, and -1 below the lowest number."""
+        dtype = y.dtype
+        assert isinstance(dtype, Dtype)
+        if y.text.lstrip("-").isdigit() and int(y.text) not in (0, -1):
+            return y
+        one, traps = self.constant(dtype, 1), self.compare("==", y, self.constant(dtype, 0))
+        if dtype.is_signed:
+            lowest = self.compare("==", x, self.constant(dtype, -(1 << (dtype.bits - 1))))
+            traps = self.bit_or(traps, self.bit_and(lowest, self.compare("==", y, self.constant(dtype, -1))))
+        return self.select(traps, one, y)
 
     def negative(self, x: V) -> V:
         if self._needs_single(x):
@@ -270,7 +283,7 @@ class LlvmMachine(Machine):
         bits = 1 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == dtype.bits:
             return V(x.text, dtype, x.lanes)
-        if not x.lanes and x.text[0] != "%" and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
+        if x.text[0] != "%" and not x.lanes and isinstance(x.dtype, Dtype) and x.dtype != dt.bool_:
             return self.constant(dtype, _wrap(int(x.text), x.dtype, dtype))
         widening = "sext" if x.dtype.is_signed else "zext"
         return self.convert("trunc" if bits > dtype.bits else widening, x, dtype)
@@ -325,7 +338,7 @@ class LlvmMachine(Machine):
             f"getelementptr {element}, {self.typed(pointer)}, {self.typed(index)}", pointer.dtype, pointer.lanes
         )
 
-    def memory_type(self, dtype: Dtype) -> str:
+    def memory_type(self, dtype: Dtype | Pointer) -> str:
         """The type under which an element lies in memory: bools are bytes."""
         return "i8" if dtype.bits == 8 else self.element_type(dtype)
 
@@ -350,8 +363,8 @@ class LlvmMachine(Machine):
             result = self.map(functools.partial(lowering, self, **op.attributes), op.results[0], operands)
         else:
             result = lowering(self, op, *operands)
-        for value in op.results[:1]:
-            values[value] = result
+        results = result if isinstance(result, list) else [result]
+        values.update(zip(op.results, results, strict=False))
 
     def run_for(self, loop: For, values: dict[Value, Any]) -> None:
         raise NotImplementedError
@@ -361,6 +374,28 @@ class LlvmMachine(Machine):
 
     def run_while(self, loop: While, values: dict[Value, Any]) -> None:
         raise NotImplementedError
+
+    def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Run body(position, carried) for 0, step, ... below `stop`; a single step stands without a loop."""
+        if stop <= step:
+            return body(self.constant(dt.i64, 0), initial)
+        head, end, before = self.new_label("sweep"), self.new_label("swept"), self.label
+        self.say(f"br label %{head}")
+        self.begin_label(head)
+        place = len(self.lines)
+        position = V(self.fresh(), dt.i64)
+        carried = [V(self.fresh(), x.dtype, x.lanes) for x in initial]
+        self.lines += [""] * (1 + len(initial))
+        after = body(position, carried)
+        following = self.emit(f"add nuw nsw {self.typed(position)}, {step}", dt.i64)
+        goes_on = self.emit(f"icmp ult {self.typed(following)}, {stop}", dt.bool_)
+        self.say(f"br i1 {goes_on.text}, label %{head}, label %{end}")
+        pairs = [(position, self.constant(dt.i64, 0), following), *zip(carried, initial, after, strict=True)]
+        for i, (phi, first, next_value) in enumerate(pairs):
+            paths = f"[ {first.text}, %{before} ], [ {next_value.text}, %{self.label} ]"
+            self.lines[place + i] = f"  {phi.text} = phi {self.type_of(phi.dtype, phi.lanes)} {paths}"
+        self.begin_label(end)
+        return after
 
     def phi(self, dtype: Dtype | Pointer, lanes: int, incoming: Sequence[tuple[V, str]]) -> V:
         pairs = ", ".join(f"[ {self.widen(v, lanes).text}, %{label} ]" for v, label in incoming)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op, Value
+from gristmill.compiler.ir import Op, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
-from gristmill.compiler.machine import Machine, V
+from gristmill.compiler.machine import Combine, Machine, Step, V
+from gristmill.compiler.targets import thread_folds, thread_moves
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
@@ -83,6 +84,10 @@ class ThreadMachine(Machine):
         """Whether all these bits of the thread's index are 0."""
 
     @abstractmethod
+    def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
+        """Run body(position, carried) for i64 positions 0, step, ... below `stop`."""
+
+    @abstractmethod
     def shuffle_xor(self, x: V, mask: int) -> V: ...
 
     @abstractmethod
@@ -93,14 +98,21 @@ class ThreadMachine(Machine):
         """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
     @abstractmethod
-    def shared(self, dtype: Dtype, elements: int) -> V:
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
         """Reserve shared memory for the whole kernel; returns a handle."""
+
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
+        """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype."""
+        memories = [self.shared(dtype, elements) for dtype in dtypes]
+        if self.loop_depth:
+            self.barrier()
+        return memories
 
     @abstractmethod
     def shared_store(self, memory: V, index: V, x: V) -> None: ...
 
     @abstractmethod
-    def shared_load(self, memory: V, index: V, dtype: Dtype) -> V: ...
+    def shared_load(self, memory: V, index: V, dtype: Dtype | Pointer) -> V: ...
 
     @abstractmethod
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
@@ -109,6 +121,10 @@ class ThreadMachine(Machine):
     @abstractmethod
     def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
         """Read them back; never folded into an earlier read, so that registers are free in between."""
+
+    @abstractmethod
+    def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
+        """Add to an element of shared memory, if `guard` holds, as one step."""
 
     @abstractmethod
     def wide_load(
@@ -225,16 +241,37 @@ class ThreadMachine(Machine):
         if not isinstance(pointers, Held):
             owner = self._owner(range(5), self.warp_bits, range(self.num_blocks.bit_length() - 1))
             guards = [g for g in (owner, mask) if isinstance(g, V)]
-            return self.wide_store(pointers, [value], self._all(guards), op.attributes)  # type: ignore[list-item]
+            return self.wide_store(pointers, [value], self.all_of(guards), op.attributes)  # type: ignore[list-item]
         width, layout = _width(op, pointers.layout), pointers.layout
-        owner = self._owner(*owner_bits(layout))
+        owner = self.owner(layout)
         assert isinstance(value, Held)
         firsts = _first_registers(layout, width)
         for i, r in enumerate(firsts):
             for ahead in firsts[i : i + LATE_ACCESSES]:
                 _ = value.registers[ahead : ahead + width]
             guards = [g for g in (owner, mask.registers[r] if isinstance(mask, Held) else None) if g is not None]
-            self.wide_store(pointers.registers[r], value.registers[r : r + width], self._all(guards), op.attributes)
+            self.wide_store(pointers.registers[r], value.registers[r : r + width], self.all_of(guards), op.attributes)
+
+    def owner(self, layout: Layout) -> V | None:
+        """Whether the thread is the first of those that hold its elements; None if it is alone."""
+        return self._owner(*owner_bits(layout))
+
+    def first_registers(self, layout: Layout) -> list[int]:
+        """The registers of a thread that do not only replicate another."""
+        return _first_registers(layout, 1)
+
+    def update(self, op: Op, pointers: Any, operands: Sequence[Any], mask: Any | None, step: Step) -> Any:
+        from gristmill.compiler.targets import thread_updates
+
+        return thread_updates.update(self, op, pointers, operands, mask, step)
+
+    def each(self, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:
+        from gristmill.compiler.targets import thread_updates
+
+        thread_updates.each(self, tiles, mask, visit)
+
+    def wait_for_all(self) -> None:
+        self.barrier()
 
     def _owner(self, lanes: Sequence[int], warps: Sequence[int], blocks: Sequence[int]) -> V | None:
         return self.is_thread(lanes, warps, blocks) if lanes or warps or blocks else None
@@ -243,7 +280,8 @@ class ThreadMachine(Machine):
     def warp_bits(self) -> range:
         return range(self.num_warps.bit_length() - 1)
 
-    def _all(self, guards: Sequence[V]) -> V | None:
+    def all_of(self, guards: Sequence[V]) -> V | None:
+        """Whether all of them hold; None if there are none."""
         result: V | None = None
         for guard in guards:
             result = guard if result is None else self.bit_and(result, guard)
@@ -282,74 +320,33 @@ class ThreadMachine(Machine):
 
     # -- across threads
 
-    def reduce(self, op: Op, tile: V | Held, axis: int, combine_two: Callable[[V, V], V], identity: object) -> V | Held:
-        assert isinstance(tile, Held)
-        layout = tile.layout
-        groups = _fold_registers(layout, tile.registers, axis, combine_two)
-        _, lane_bits, warp_bits, block_bits = layout.split(axis)
-        for key, x in groups.items():
-            for bit in lane_bits:
-                x = combine_two(x, self.shuffle_xor(x, 1 << bit))
-            groups[key] = x
-        if warp_bits:
-            groups = self._reduce_warps(layout, axis, groups, warp_bits, combine_two)
-        if block_bits:
-            groups = self._reduce_blocks(layout, axis, groups, block_bits, combine_two)
-        result = op.results[0]
-        if result.type.is_scalar:
-            return groups[()]
-        target = self.layouts[result]
-        keys = [combine(target.reg, r, len(target.shape)) for r in range(target.registers)]
-        return Held(target, [groups[k] for k in keys])
+    def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
+        return thread_folds.reduce(self, op, tiles, axis, combine)
 
-    def _reduce_warps(
-        self,
-        layout: Layout,
-        axis: int,
-        groups: dict[Coordinates, V],
-        warp_bits: list[int],
-        combine_two: Callable[[V, V], V],
-    ) -> dict[Coordinates, V]:
-        """Exchange one value a warp (and lane that holds another one) through shared memory."""
-        lanes = [i for i, b in enumerate(layout.lane) if not b[axis] and any(b)]
-        all_warps = self.warp_bits
-        dtype = next(iter(groups.values())).dtype
-        assert isinstance(dtype, Dtype)
-        span = len(groups) << len(lanes)
-        memory = self.shared(dtype, span * self.num_warps)
-        lane_index = [(bit, self.num_warps * len(groups) << i) for i, bit in enumerate(lanes)]
-        own = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps], (), dt.i32)
-        base = self.thread_bits(lane_index, [(i, 1 << i) for i in all_warps if i not in warp_bits], (), dt.i32)
-        if self.loop_depth:
-            self.barrier()
-        for g, x in enumerate(groups.values()):
-            self.shared_store(memory, self.add_index(own, self.constant(dt.i32, g * self.num_warps)), x)
-        self.barrier()
-        steps = _subsets(warp_bits)
-        return {
-            key: _fold([self._shared_at(memory, base, g * self.num_warps + s, dtype) for s in steps], combine_two)
-            for g, key in enumerate(groups)
-        }
+    def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
+        return thread_folds.scan(self, op, tiles, axis, combine, reverse)
 
-    def _reduce_blocks(
-        self,
-        layout: Layout,
-        axis: int,
-        groups: dict[Coordinates, V],
-        block_bits: list[int],
-        combine_two: Callable[[V, V], V],
-    ) -> dict[Coordinates, V]:
-        """Exchange what each block has: all threads of a block have it where nothing but registers is left."""
-        spread = layout.lane + layout.warp + layout.block
-        assert all(not any(_without(basis, axis)) for basis in spread), (
-            "other axes of a cluster's tile lie in registers"
-        )
-        parts = _subsets(block_bits)
-        came = zip(groups, self.from_blocks(list(groups.values())), strict=True)
-        return {key: _fold([numbers[b] for b in parts], combine_two) for key, numbers in came}
+    def join(self, result: Value, x: Any, y: Any) -> Any:
+        return thread_moves.join(self, result, x, y)
 
-    def _shared_at(self, memory: V, base: V, shift: int, dtype: Dtype) -> V:
-        return self.shared_load(memory, self.add_index(base, self.constant(dt.i32, shift)), dtype)
+    def split(self, results: Sequence[Value], tile: Any) -> list[Any]:
+        return thread_moves.split(self, results, tile)
+
+    def exchange(self, result: Value, tile: Any, axis: int, mask: int) -> Any:
+        return thread_moves.exchange(self, result, tile, axis, mask)
+
+    def gather(self, result: Value, tile: Any, places: Any, axis: int) -> Any:
+        return thread_moves.gather(self, result, tile, places, axis)
+
+    def histogram(self, result: Value, tile: Any, mask: Any) -> Any:
+        return thread_moves.histogram(self, result, tile, mask)
+
+    def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
+        return thread_moves.dot(self, result, a, b, acc)
+
+    def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
+        """A tile in registers."""
+        return Held(layout, registers)
 
     def relayout(self, result: Value, tile: V | Held) -> V | Held:
         """Bring a tile to the layout of `result`: by renaming registers, or through shared memory."""
@@ -360,17 +357,15 @@ class ThreadMachine(Machine):
         if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
-        assert isinstance(dtype, Dtype)
-        memory = self.shared(dtype, result.type.elements)
-        if self.loop_depth:
-            self.barrier()
-        for register, index in self._positions(source):
+        (memory,) = self.scratch([dtype], result.type.elements)
+        for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])
         self.barrier()
-        loaded = {register: self.shared_load(memory, index, dtype) for register, index in self._positions(target)}
+        loaded = {register: self.shared_load(memory, index, dtype) for register, index in self.positions(target)}
         return Held(target, [loaded[_representative(target, r)] for r in range(target.registers)])
 
-    def _positions(self, layout: Layout) -> list[tuple[int, V]]:
+    def positions(self, layout: Layout) -> list[tuple[int, V]]:
+        """Row-major positions of a thread's elements: (register, position), without registers that only replicate."""
         flat = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.lane) if any(b)]
         warp = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.warp) if any(b)]
         thread, used = self.thread_bits(flat, warp, (), dt.i32), 0
@@ -391,39 +386,3 @@ def _representative(layout: Layout, register: int) -> int:
 def _first_registers(layout: Layout, width: int) -> list[int]:
     """The first register of each group of `width`, without those that only replicate another."""
     return [r for r in range(0, layout.registers, width) if _representative(layout, r) == r]
-
-
-def _fold_registers(
-    layout: Layout, registers: Sequence[V], axis: int, combine_two: Callable[[V, V], V]
-) -> dict[Coordinates, V]:
-    groups: dict[Coordinates, list[V]] = {}
-    for r in range(layout.registers):
-        if _representative(layout, r) == r:
-            own = combine(layout.reg, r, len(layout.shape))
-            groups.setdefault(_without(own, axis), []).append(registers[r])
-    return {key: _fold(values, combine_two) for key, values in groups.items()}
-
-
-def _without(coordinates: Coordinates, axis: int) -> Coordinates:
-    return coordinates[:axis] + coordinates[axis + 1 :]
-
-
-def _subsets(bits: Sequence[int]) -> list[int]:
-    """All numbers that have no bits but these."""
-    return [sum(1 << bit for i, bit in enumerate(bits) if n >> i & 1) for n in range(1 << len(bits))]
-
-
-CHAINS = 4
-
-
-def _fold(values: list[V], combine_two: Callable[[V, V], V]) -> V:
-    """Combine in a few independent chains, then those pairwise: short dependences, few live values."""
-    chains = values[:CHAINS]
-    for i, value in enumerate(values[CHAINS:]):
-        chains[i % CHAINS] = combine_two(chains[i % CHAINS], value)
-    while len(chains) > 1:
-        half = (len(chains) + 1) // 2
-        chains = [
-            combine_two(chains[i], chains[i + half]) if i + half < len(chains) else chains[i] for i in range(half)
-        ]
-    return chains[0]

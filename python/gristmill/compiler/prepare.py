@@ -1,0 +1,47 @@
+"""Tile IR as a target's machine gets it: built from source, told of the target, through the passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gristmill.compiler import frontend
+from gristmill.compiler.checks import asks_for_checks
+from gristmill.compiler.ir import Function, Value, verify
+from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler.targets import Target
+from gristmill.declare import Kernel
+from gristmill.specialisation import Specialisation, Variant
+
+
+def prepare(
+    kernel: Kernel,
+    specialisation: Specialisation,
+    variant: Variant,
+    target: Target,
+    watch: Callable[[str, Any], None],
+) -> tuple[Function, dict[Value, int]]:
+    """Build a variant and run the passes; also returns what index parameters must be multiples of.
+
+    `watch(stage, function)` sees the function after each stage.
+    """
+    function = frontend.build(kernel, specialisation, variant)
+    if target.kind == "host":
+        function.name += f"__{target.level}"
+    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
+    divisibility = access.promise(function) if variant.is_aligned else {}
+    function.facts |= divisibility
+    watch("tile", function)
+    for name, run, kinds in PIPELINE:
+        if target.kind in kinds:
+            run(function)
+            verify(function)
+            watch(name, function)
+    return function, divisibility
+
+
+def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
+    """Whether a call may take a later specialisation in the same dtypes: the kernel picks, the first that suits."""
+    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
+    return bool(kernel.pick) and same[-1] != specialisation

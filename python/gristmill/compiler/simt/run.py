@@ -1,0 +1,154 @@
+"""Calls of kernels on the simulated device: choose the code as a dispatcher does, then execute every program."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate, _fill, _fitting, _variant
+from gristmill.compiler.ir import Function
+from gristmill.compiler.prepare import is_replaceable, prepare
+from gristmill.compiler.simt.machine import SimtMachine
+from gristmill.compiler.simt.placement import Exchanges, exchanges_of
+from gristmill.compiler.targets import Target, find_target
+from gristmill.declare import Kernel
+from gristmill.errors import SimulationError
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
+
+
+def simulate(
+    kernel: Kernel,
+    grid: Sequence[int] | int | None,
+    *arguments: Any,
+    target: str = "sm_90a",
+    constants: Mapping[str, Any] | None = None,
+    shuffle: int | None = None,
+    **named: Any,
+) -> Specialisation:
+    """Run a kernel's code for a CUDA target on the CPU, on numpy arrays, which it changes in place.
+
+    `grid` is the number of programs, up to three sizes; None: as declared. Arguments are given by position or name;
+    sizes and strides follow from the arrays. Programs run one after another, axis 0 fastest, or in an order that the
+    seed `shuffle` decides. Returns the specialisation that ran. Raises SimulationError, at the kernel's line, for an
+    access outside an array or misaligned, for a race, and where threads disagree on where to go.
+    """
+    sizes = (grid,) if isinstance(grid, int) else grid
+    if sizes is None and not kernel.grid:
+        raise SimulationError(f"`{kernel.name}` declares no grid", fix="pass the number of programs, as in `(16,)`")
+    if sizes is not None and not 1 <= len(sizes) <= 3:
+        raise SimulationError(f"a grid has one to three sizes, not {len(sizes)}", fix="pass for example `(16, 4)`")
+    given = {**(constants or {}), **named}
+    return run_simulated(kernel, None, *arguments, grid=sizes, target=target, shuffle=shuffle, **given)
+
+
+def run_simulated(
+    kernel: Kernel,
+    specialisation: Specialisation | None = None,
+    *arguments: Any,
+    grid: Sequence[int] | None = None,
+    variant: Variant | None = None,
+    target: str = "sm_90a",
+    shuffle: int | None = None,
+    **named: Any,
+) -> Specialisation:
+    """Do what the interpreter's `run_kernel` does, on the simulated device.
+
+    The aligned variant runs where the arrays allow it.
+    """
+    row = check_target(target)
+    constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
+    given = _checked(kernel, arguments, named)
+    try:
+        values = _fill(kernel, given)
+        chosen = specialisation or _compiled(kernel, values, constants, row, variant)
+    except InterpreterError as error:
+        raise SimulationError(error.message, fix=error.fix) from None
+    sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
+    if all(size > 0 for size in sizes):
+        variant = variant or _suitable(kernel, chosen, values, row)
+        machine = SimtMachine(_prepared(kernel, chosen, variant, row)[0], _exchanges(kernel, chosen, variant, row))
+        _execute(machine, (*sizes, 1, 1, 1)[:3], values, shuffle)
+    return chosen
+
+
+def _checked(kernel: Kernel, arguments: Sequence[Any], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments by name; raises for what is neither a numpy array nor a number where one is needed."""
+    names = [p.name for p in kernel.parameters]
+    if len(arguments) > len(names):
+        message = f"`{kernel.name}` takes {len(names)} arguments, got {len(arguments)}"
+        raise SimulationError(message, fix=f"pass {', '.join(names)}")
+    given = dict(zip(names, arguments, strict=False))
+    for name in given.keys() & named.keys():
+        raise SimulationError(f"`{name}` is given twice", fix="give it by position or by name")
+    given |= named
+    for parameter in kernel.parameters:
+        value = given.get(parameter.name)
+        is_array = isinstance(value, np.ndarray)
+        if parameter.kind == "pointer" and parameter.name in given and not is_array:
+            message = f"`{parameter.name}` must be a numpy array, got {type(value).__name__}"
+            raise SimulationError(message, fix=f"pass `np.asarray({parameter.name})`")
+        if parameter.kind != "pointer" and parameter.name in given and np.asarray(value).dtype.kind not in "biufV":
+            message = f"`{parameter.name}` must be a number, got {type(value).__name__}"
+            raise SimulationError(message, fix="pass an int, a float or a bool")
+    return given
+
+
+def check_target(name: str) -> Target:
+    """Return a CUDA target; raises if `name` is none."""
+    row = find_target(name)
+    if row.kind != "cuda":
+        raise SimulationError(f"`{name}` is no CUDA target", fix="simulate one such as `sm_80` or `sm_90a`")
+    return row
+
+
+def _execute(machine: SimtMachine, grid: Sequence[int], values: Mapping[str, Any], shuffle: int | None) -> None:
+    machine.grid = grid
+    bound = machine.bind(values)
+    programs = [program[::-1] for program in itertools.product(*(range(size) for size in reversed(grid)))]
+    if shuffle is not None:
+        random.Random(shuffle).shuffle(programs)
+    for program in programs:
+        machine.run_program(program, bound)
+
+
+@cache
+def _prepared(
+    kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target
+) -> tuple[Function, dict[str, int]]:
+    function, promised = prepare(kernel, specialisation, variant, target, lambda stage, thing: None)
+    return function, {value.name: divisor for value, divisor in promised.items()}
+
+
+@cache
+def _exchanges(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target) -> Exchanges:
+    return exchanges_of(_prepared(kernel, specialisation, variant, target)[0])
+
+
+def _compiled(
+    kernel: Kernel,
+    values: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    target: Target,
+    variant: Variant | None,
+) -> Specialisation:
+    """Return the first specialisation that suits the call and is compiled for the target."""
+    for candidate in _fitting(kernel, values, constants):
+        function, _ = _prepared(kernel, candidate, variant or _suitable(kernel, candidate, values, target), target)
+        if not (function.overflows and is_replaceable(kernel, candidate)):
+            return candidate
+    return _choose(kernel, values, constants)
+
+
+def _suitable(kernel: Kernel, chosen: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
+    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
+    general = _variant(kernel, values)
+    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
+    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
+        return general
+    promised = _prepared(kernel, chosen, VARIANTS[0], target)[1]
+    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general

@@ -1,0 +1,125 @@
+"""Shared memory as threads see it: the bytes of each block, poisoned, and every access of them watched for races."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gristmill.compiler.ir import Pointer
+from gristmill.compiler.simt.numbers import from_bits, same_bits, to_bits
+from gristmill.compiler.simt.races import Race, Watched
+from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
+from gristmill.dtypes import Dtype
+from gristmill.errors import SimulationError
+
+ALIGNMENT = 16
+
+
+class SharedMemory:
+    """Some bytes of each block's shared memory, which tiles of several dtypes may take in turn.
+
+    Races are looked for between units of `unit` bytes, the smallest dtype's size.
+    """
+
+    def __init__(self, size: int, unit: int, blocks: int, reports: Reports):
+        self.stride = -(-size // ALIGNMENT) * ALIGNMENT
+        self.unit = unit
+        self.reports = reports
+        self.bytes = np.zeros(blocks * self.stride, np.uint8)
+        self.is_written = np.zeros(blocks * self.stride // unit, np.bool_)
+        self.watched = Watched(len(self.is_written), reports.clock, are_values_enough=False)
+        self.threads = np.arange(blocks * reports.clock.threads_of_block)
+        self.block_start = self.threads // reports.clock.threads_of_block * self.stride
+
+    def poison(self) -> None:
+        """Forget what was written: reading it is an error until something is written again."""
+        self.is_written[:] = False
+
+
+@dataclass(frozen=True, eq=False)
+class SharedTile:
+    """Elements of one dtype in shared memory, from byte `start` of each block's part."""
+
+    memory: SharedMemory
+    start: int
+    dtype: Dtype | Pointer
+    elements: int
+
+    @property
+    def words(self) -> Any:
+        return self.memory.bytes.view(f"u{self.dtype.itemsize}")
+
+    def store(self, index: Any, elements: Sequence[Any]) -> None:
+        """Write consecutive elements of each thread."""
+        first, threads = self._places(index, len(elements)), self.memory.threads
+        for i, element in enumerate(elements):
+            places, bits = first + i, spread(to_bits(element, self.dtype), threads)
+            units, owners = self._units(places, threads)
+            same = same_bits(self.words[places], bits, self.dtype)
+            same = np.repeat(same, self._width) & self.memory.is_written[units]
+            race = self.memory.watched.writing(units, owners, ~same)
+            self.words[places] = bits
+            self.memory.is_written[units] = True
+            lost = ~same_bits(self.words[places], bits, self.dtype)
+            if race is None and lost.any():
+                thread, site = int(np.argmax(lost)), self.memory.reports.clock.site
+                race = Race(int(units[thread * self._width]), thread, "stored another number", "stores", site)
+            self._check(race)
+
+    def load(self, index: Any, width: int = 1) -> list[Any]:
+        """Read consecutive elements of each thread."""
+        first = self._places(index, width)
+        return [from_bits(self._read(first + i), self.dtype) for i in range(width)]
+
+    def add(self, index: Any, x: Any, guard: Any) -> None:
+        """Add to an element of each thread for which `guard` holds; threads may meet there."""
+        chosen = np.flatnonzero(spread(guard, self.memory.threads))
+        places = self._places(np.where(guard, index, 0), 1)[chosen]
+        units, owners = self._units(places, chosen)
+        self._check(self.memory.watched.updating(units, owners))
+        self._check_written(units, owners)
+        np.add.at(self.words, places, spread(to_bits(x, self.dtype), self.memory.threads)[chosen])
+
+    @property
+    def _width(self) -> int:
+        return self.dtype.itemsize // self.memory.unit
+
+    def _units(self, places: Any, threads: Any) -> tuple[Any, Any]:
+        """The units that elements take, and whose they are."""
+        if self._width == 1:
+            return places, threads
+        return (places[:, None] * self._width + np.arange(self._width)).ravel(), np.repeat(threads, self._width)
+
+    def _read(self, places: Any) -> Any:
+        units, owners = self._units(places, self.memory.threads)
+        self._check(self.memory.watched.reading(units, owners))
+        self._check_written(units, owners)
+        return self.words[places]
+
+    def _check_written(self, units: Any, owners: Any) -> None:
+        unwritten = ~self.memory.is_written[units]
+        if unwritten.any():
+            i = int(np.argmax(unwritten))
+            message = f"{self._name(int(units[i]))} is read, but nothing wrote it"
+            raise SimulationError(f"{message} ({self.memory.reports.thread(owners[i])})", fix=COMPILER_FIX)
+
+    def _places(self, index: Any, width: int) -> Any:
+        index = spread(index, self.memory.threads)
+        wrong = (index % width != 0) | (index < 0) | (index + width > self.elements)
+        if wrong.any():
+            thread = int(np.argmax(wrong))
+            message = f"{width} elements at {index[thread]} of a tile of {self.elements} in shared memory"
+            message = f"{message}: misaligned or outside ({self.memory.reports.thread(thread)})"
+            raise SimulationError(message, fix=COMPILER_FIX)
+        return (self.memory.block_start + self.start) // self.dtype.itemsize + index
+
+    def _name(self, unit: int) -> str:
+        byte = unit * self.memory.unit % self.memory.stride
+        return f"element {(byte - self.start) // self.dtype.itemsize} of a tile in shared memory"
+
+    def _check(self, race: Race | None) -> None:
+        if race is not None:
+            raise SimulationError(self.memory.reports.race(race, self._name(race.place)), fix=COMPILER_FIX)

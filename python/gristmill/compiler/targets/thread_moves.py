@@ -1,0 +1,157 @@
+"""Ops that move elements between threads: by renaming registers, shuffles, or through shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Pointer, Value
+from gristmill.compiler.layout import Layout, combine, flatten
+from gristmill.compiler.machine import V
+from gristmill.dtypes import Dtype
+
+
+def _own(layout: Layout, register: int) -> tuple[int, ...]:
+    return combine(layout.reg, register, len(layout.shape))
+
+
+def join(m: Any, result: Value, x: Any, y: Any) -> Any:
+    """Pairs of elements; which half a thread's register is tells its own bit, or the thread's."""
+    layout: Layout = m.layouts[result]
+    _, lanes, warps, _ = layout.split(len(layout.shape) - 1)
+    is_first = m.is_thread(lanes, warps, []) if lanes or warps else None
+    registers = []
+    for r in range(layout.registers):
+        *rest, half = _own(layout, r)
+        source = x.layout.register_holding(tuple(rest))
+        pair = (x.registers[source], y.registers[source])
+        registers.append(pair[half] if is_first is None else m.select(is_first, *pair))
+    return m.tile(layout, registers)
+
+
+def split(m: Any, results: Sequence[Value], tile: Any) -> list[Any]:
+    """The halves of pairs, both of which the thread has."""
+    layout: Layout = m.layouts[results[0]]
+    places = [_own(layout, r) for r in range(layout.registers)]
+    return [
+        m.tile(layout, [tile.registers[tile.layout.register_holding((*place, half))] for place in places])
+        for half in (0, 1)
+    ]
+
+
+def exchange(m: Any, result: Value, tile: Any, axis: int, mask: int) -> Any:
+    """Elements whose coordinate along `axis` differs by `mask`."""
+    layout: Layout = tile.layout
+    reg, lane, warp = _bits_that_move(layout, axis, mask)
+    if warp:
+        return _through_shared(
+            m, tile, flatten(tuple(mask if a == axis else 0 for a in range(len(layout.shape))), layout.shape)
+        )
+    moved: dict[int, V] = {}
+    for x in tile.registers if lane else ():
+        if id(x) not in moved:
+            moved[id(x)] = m.shuffle_xor(x, lane)
+    source = [tile.registers[r ^ reg] for r in range(layout.registers)]
+    return m.tile(layout, [moved[id(x)] if lane else x for x in source])
+
+
+def _bits_that_move(layout: Layout, axis: int, mask: int) -> tuple[int, int, int]:
+    """The XOR of register, lane and warp that adds `mask` to the coordinate, bit by bit."""
+    found = [0, 0, 0]
+    for size in (1 << i for i in range(mask.bit_length()) if mask >> i & 1):
+        basis = tuple(size if a == axis else 0 for a in range(len(layout.shape)))
+        parts = (layout.reg, layout.lane, layout.warp)
+        part = next(i for i, bases in enumerate(parts) if basis in bases)
+        found[part] ^= 1 << parts[part].index(basis)
+    return found[0], found[1], found[2]
+
+
+def _shared_copy(m: Any, tile: Any) -> V:
+    """The tile in shared memory, in row-major order."""
+    x = tile.registers[0]
+    (memory,) = m.scratch([x.dtype], tile.layout.elements)
+    for register, index in m.positions(tile.layout):
+        m.shared_store(memory, index, tile.registers[register])
+    m.barrier()
+    return memory
+
+
+def _through_shared(m: Any, tile: Any, flat: int) -> Any:
+    memory, dtype, layout = _shared_copy(m, tile), tile.registers[0].dtype, tile.layout
+    xor = m.constant(dt.i32, flat)
+    loaded = {r: m.shared_load(memory, m.bit_xor(index, xor), dtype) for r, index in m.positions(layout)}
+    return m.tile(layout, [loaded[layout.register_holding(_own(layout, r))] for r in range(layout.registers)])
+
+
+def gather(m: Any, result: Value, tile: Any, places: Any, axis: int) -> Any:
+    """Elements at given coordinates along an axis, from a copy in shared memory."""
+    memory, dtype = _shared_copy(m, tile), tile.registers[0].dtype
+    shape, layout = tile.layout.shape, m.layouts[result]
+    others = layout.map_coordinates(shape, lambda basis: tuple(0 if a == axis else b for a, b in enumerate(basis)))
+    stride = m.constant(dt.i32, flatten(tuple(int(a == axis) for a in range(len(shape))), shape))
+    base = dict(m.positions(others))
+    registers = []
+    for r in range(layout.registers):
+        own = base[others.register_holding(_own(others, r))]
+        along = m.multiply(m.cast(places.registers[r], dt.i32), stride)
+        registers.append(m.shared_load(memory, m.add(own, along), dtype))
+    return m.tile(layout, registers)
+
+
+def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Any:
+    """Counts in shared memory, to which each element's first holder adds."""
+    layout, target = tile.layout, m.layouts[result]
+    (bins,) = target.shape
+    (memory,), zero, one = m.scratch([dt.i32], bins), m.constant(dt.i32, 0), m.constant(dt.i32, 1)
+    for _, index in m.positions(target):
+        m.shared_store(memory, index, zero)
+    m.barrier()
+    owner = m.owner(layout)
+    for r in m.first_registers(layout):
+        x = tile.registers[r]
+        guards = [m.compare("<", x, m.constant(x.dtype, bins))] if x.dtype.bits > 8 or bins < 128 else []
+        guards += [m.compare(">=", x, m.constant(x.dtype, 0))] if x.dtype.is_signed else []
+        guards += [g for g in (owner, mask.registers[r] if mask is not None else None) if g is not None]
+        m.shared_add(memory, m.cast(x, dt.i32), one, m.all_of(guards))
+    m.barrier()
+    loaded = {r: m.shared_load(memory, index, dt.i32) for r, index in m.positions(target)}
+    return m.tile(target, [loaded[target.register_holding(_own(target, r))] for r in range(target.registers)])
+
+
+def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Any:
+    """A matrix product from copies in shared memory: each thread sums its own elements, column of `a` by row of `b`."""
+    layout, dtypes = m.layouts[result], [tile.registers[0].dtype for tile in (a, b)]
+    memories = m.scratch(dtypes, max(a.layout.elements, b.layout.elements))
+    for tile, memory in zip((a, b), memories, strict=True):
+        for register, index in m.positions(tile.layout):
+            m.shared_store(memory, index, tile.registers[register])
+    m.barrier()
+    rows = layout.map_coordinates(a.layout.shape, lambda c: (*c[:-1], 0))
+    columns = layout.map_coordinates(b.layout.shape, lambda c: (*c[:-2], 0, c[-1]))
+    starts = [dict(m.positions(part)) for part in (rows, columns)]
+    sum_dtype, width = result.type.dtype, layout.shape[-1]
+
+    def step(k: V, sums: list[V]) -> list[V]:
+        k = m.cast(k, dt.i32)
+        shifts = (k, m.multiply(k, m.constant(dt.i32, width)))
+        left, right = (
+            {r: _wide(m, m.shared_load(memory, m.add(start, shift), dtype), sum_dtype) for r, start in places.items()}
+            for memory, dtype, places, shift in zip(memories, dtypes, starts, shifts, strict=True)
+        )
+        return [
+            _multiply_add(
+                m, left[rows.register_holding(_own(rows, r))], right[columns.register_holding(_own(columns, r))], x
+            )
+            for r, x in enumerate(sums)
+        ]
+
+    return m.tile(layout, m.repeat(a.layout.shape[-1], 1, list(acc.registers), step))
+
+
+def _wide(m: Any, x: V, dtype: Dtype | Pointer) -> V:
+    return m.cast(x, dtype)
+
+
+def _multiply_add(m: Any, x: V, y: V, z: V) -> V:
+    return m.fma(x, y, z) if z.dtype.is_float else m.add(m.multiply(x, y), z)

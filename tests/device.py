@@ -1,0 +1,158 @@
+"""Runs kernels that tests write on a CUDA device: compiled for it, loaded and launched through ctypes.
+
+Importing it skips a module of tests where there is no device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
+from gristmill.compiler.targets import TARGETS, Target
+from gristmill.declare import Kernel
+from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from host import pack
+
+pytest.importorskip("llvmlite")
+ALIGNMENT = 256
+BUFFER, SIZE, END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
+COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_..._MAJOR and _MINOR
+
+
+def _driver() -> Any:
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        pytest.skip("no CUDA driver", allow_module_level=True)
+    count = ctypes.c_int()
+    if driver.cuInit(0) or driver.cuDeviceGetCount(ctypes.byref(count)) or not count.value:
+        pytest.skip("no CUDA device", allow_module_level=True)
+    return driver
+
+
+DRIVER = _driver()
+
+
+def check(code: int) -> None:
+    """Fail with the driver's name for an error."""
+    if code:
+        name = ctypes.c_char_p()
+        DRIVER.cuGetErrorName(code, ctypes.byref(name))
+        raise RuntimeError(f"the driver answers {name.value!r}")
+
+
+@cache
+def device_target() -> Target:
+    """Make the first device's primary context current, and return the best target that it runs."""
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    check(DRIVER.cuDeviceGet(ctypes.byref(device), 0))
+    check(DRIVER.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
+    check(DRIVER.cuCtxSetCurrent(context))
+    major, minor = (_attribute(number, device) for number in COMPUTE_CAPABILITY)
+    sm = 10 * major + minor
+    if sm < 75:
+        pytest.skip(f"no target for sm_{sm}", allow_module_level=True)
+    fitting = [t for t in TARGETS.values() if t.kind == "cuda" and (t.sm <= sm if not t.suffix else t.sm == sm)]
+    return max(fitting, key=lambda t: (t.sm, t.suffix))
+
+
+def _attribute(number: int, device: ctypes.c_int) -> int:
+    value = ctypes.c_int()
+    check(DRIVER.cuDeviceGetAttribute(ctypes.byref(value), number, device))
+    return value.value
+
+
+def run_on_device(
+    kernel: Kernel,
+    specialisation: Specialisation | None = None,
+    *arguments: Any,
+    grid: Sequence[int] | None = None,
+    variant: Variant | None = None,
+    target: Target | None = None,
+    **named: Any,
+) -> Specialisation:
+    """Call a kernel as its dispatcher would; arguments are those of the interpreter's `run_kernel`.
+
+    Arrays are contiguous; they are copied to the device, as far off alignment as they are here, and back.
+    """
+    constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
+    values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
+    chosen = specialisation or _choose(kernel, values, constants)
+    sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
+    if all(size > 0 for size in sizes):
+        target = target or device_target()
+        _launch(kernel, chosen, variant or _fitting(kernel, chosen, values, target), target, values, sizes)
+    return chosen
+
+
+def _fitting(kernel: Kernel, specialisation: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
+    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
+    general = _variant(kernel, values)
+    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
+    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
+        return general
+    promised = _loaded(kernel, specialisation, VARIANTS[0], target)[1].divisibility
+    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general
+
+
+@cache
+def _loaded(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target) -> tuple[Any, Any]:
+    """Return the function on the device and the artifact that it was loaded from."""
+    from gristmill.compiler.compile import compile_variant
+
+    device_target()
+    artifact = compile_variant(kernel, specialisation, variant, target)
+    module, function = ctypes.c_void_p(), ctypes.c_void_p()
+    check(DRIVER.cuModuleLoadData(ctypes.byref(module), artifact.code + b"\0"))
+    check(DRIVER.cuModuleGetFunction(ctypes.byref(function), module, artifact.symbol.encode()))
+    check(DRIVER.cuFuncSetAttribute(function, MAX_DYNAMIC_SHARED_SIZE_BYTES, artifact.shared_bytes))
+    return function, artifact
+
+
+def _launch(
+    kernel: Kernel,
+    specialisation: Specialisation,
+    variant: Variant,
+    target: Target,
+    values: Mapping[str, Any],
+    grid: Sequence[int],
+) -> None:
+    function, artifact = _loaded(kernel, specialisation, variant, target)
+    arrays = {p.name: values[p.name] for p in kernel.parameters if p.kind == "pointer"}
+    placed = {name: _copied(array) for name, array in arrays.items()}
+    pointers = {name: SimpleNamespace(ctypes=SimpleNamespace(data=place)) for name, (_, place) in placed.items()}
+    block = pack(kernel, specialisation, variant, {**values, **pointers})
+    size, buffer = ctypes.c_size_t(len(block)), ctypes.create_string_buffer(block, len(block))
+    fields = (BUFFER, ctypes.addressof(buffer), SIZE, ctypes.addressof(size), END)
+    extra = (ctypes.c_void_p * len(fields))(*fields)
+    sizes = (*grid, 1, 1, 1)[:3]
+    blocks = (sizes[0] * artifact.ctas, *sizes[1:])
+    check(DRIVER.cuLaunchKernel(function, *blocks, artifact.threads, 1, 1, artifact.shared_bytes, None, None, extra))
+    check(DRIVER.cuCtxSynchronize())
+    ctypes.CDLL(None).fflush(None)  # what the driver has printed for the kernel
+    for name, array in arrays.items():
+        memory, place = placed[name]
+        check(DRIVER.cuMemcpyDtoH_v2(ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(place), _bytes(array)))
+        check(DRIVER.cuMemFree_v2(memory))
+
+
+def _bytes(array: np.ndarray) -> ctypes.c_size_t:
+    assert array.flags.c_contiguous
+    return ctypes.c_size_t(array.nbytes)
+
+
+def _copied(array: np.ndarray) -> tuple[ctypes.c_uint64, int]:
+    """Copy an array to the device; returns the allocation and the address in it."""
+    memory, shift = ctypes.c_uint64(), array.ctypes.data % 16
+    check(DRIVER.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(array.nbytes + ALIGNMENT)))
+    place = memory.value + shift
+    check(DRIVER.cuMemcpyHtoD_v2(ctypes.c_uint64(place), ctypes.c_void_p(array.ctypes.data), _bytes(array)))
+    return memory, place

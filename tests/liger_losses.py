@@ -173,3 +173,138 @@ def _(draw, constants):
 def _(draw, constants):
     x, factor = draw.normal(ROWS, COLS), np.array([0.75], np.float32)
     return {"X_ptr": x, "grad_output_ptr": factor}, {"X_ptr": wide(x) * 0.75}
+
+
+# ---- losses over logits, fused -------------------------------------------------------------------------------------
+
+
+def log_softmax(x):
+    return x - x.max(-1, keepdims=True) - np.log(np.exp(x - x.max(-1, keepdims=True)).sum(-1, keepdims=True))
+
+
+def of_tokens(*names, dtype=gm.f32):
+    return {f"{name}_ptr": gm.ptr[dtype] for name in names}
+
+
+def some(names, count=ROWS):
+    return {f"{name}_ptr": np.full(count, 77, np.float32) for name in names}
+
+
+@case(
+    "fused_linear_kl_div", "_kl_div_kernel", grid=lambda rows: rows, ulps=8,
+    signature=strided(X_ptr="X_stride", Q_ptr="Q_stride") | {
+        "loss_ptr": gm.ptr[gm.f32], "loss_stride": row_stride("loss_ptr"), **LABELS, "n_cols": gm.shape["X_ptr", -1],
+        "temperature": gm.f32, "eps": gm.f32, "scale": gm.f32, "rows": by_row("X_ptr"),
+    },
+    constants={"ignore_index": IGNORED, "BLOCK_SIZE": 16, "HAS_LABEL": [True, False]},
+)  # fmt: skip
+def _(draw, constants):
+    x, labels = draw.normal(ROWS, COLS), one_ignored()
+    q = np.exp(wide(draw.log_softmax(ROWS, COLS))).astype(draw.dtype)
+    kept = ((labels != IGNORED) | (not constants["HAS_LABEL"])) * 0.5
+    divergence = lambda v: (wide(q) * (np.log(wide(q)) - log_softmax(v / 2))).sum(-1) * kept  # noqa: E731
+    wanted = {"loss_ptr": divergence(wide(x)), "X_ptr": gradient(lambda v: divergence(v).sum(), x)}
+    arguments = {"X_ptr": x, "Q_ptr": q, "loss_ptr": np.zeros(ROWS, np.float32), "label_ptr": labels}
+    return arguments | {"temperature": 2.0, "eps": 1e-10, "scale": 0.5}, wanted
+
+
+FIRST = 100  # of the vocabulary that a rank has
+RANKS = {"vocab_start": gm.i32, "ignore_index": gm.i32}
+SLICE = {"vocab_start": FIRST, "ignore_index": IGNORED}
+
+
+@case(
+    "vocab_parallel_cross_entropy", "liger_vocab_parallel_ce_forward_kernel", grid=lambda rows: rows,
+    signature={
+        **strided(X_ptr="X_stride"), "EXP_ptr": gm.ptr[gm.f32], "EXP_stride": row_stride("EXP_ptr"),
+        **of_tokens("logits_max", "pred", "sum_exp"), "Y_ptr": gm.ptr[gm.i64], "n_cols": gm.shape["X_ptr", -1], **RANKS,
+        "rows": by_row("X_ptr"),
+    },
+    constants={"BLOCK_SIZE": 16},
+)  # fmt: skip
+def _(draw, constants):
+    x, labels = draw.normal(5, COLS), np.array([FIRST, IGNORED, FIRST + COLS - 1, FIRST + COLS, FIRST - 1])
+    highest = (wide(x).max(-1) + 0.5).astype(np.float32)
+    shifted = wide(x) - highest[:, None]
+    wanted = {"EXP_ptr": np.exp(shifted), "sum_exp_ptr": np.exp(shifted).sum(-1)}
+    wanted["pred_ptr"] = np.array([shifted[0, 0], 0, shifted[2, -1], 0, 0])
+    arguments = {"X_ptr": x, "EXP_ptr": draw.empty(5, COLS, dtype=np.float32), "Y_ptr": labels, **SLICE}
+    return arguments | some(("pred", "sum_exp"), 5) | {"logits_max_ptr": highest}, wanted
+
+
+@case(
+    "vocab_parallel_cross_entropy", "liger_vocab_parallel_ce_backward_kernel", grid=lambda rows: rows,
+    signature={
+        "EXP_ptr": gm.ptr[gm.f32], "EXP_stride": row_stride("EXP_ptr"), "sum_exp_ptr": gm.ptr[gm.f32],
+        "Y_ptr": gm.ptr[gm.i64], "grad_out_ptr": gm.ptr[D], "n_cols": gm.shape["EXP_ptr", -1], **RANKS,
+        "alpha_eff": gm.f32, "eps_eff": gm.f32, "rows": by_row("EXP_ptr"),
+    },
+    constants={"HAS_LABEL_SMOOTHING": [True, False], "BLOCK_SIZE": 16},
+)  # fmt: skip
+def _(draw, constants):
+    labels = np.array([FIRST, IGNORED, FIRST + COLS - 1, FIRST + COLS])
+    powers, upstream = np.exp(draw.normal(4, COLS, dtype=np.float32)), draw.normal(4)
+    total = (powers.sum(-1) * 1.5).astype(np.float32)
+    alpha, share = (0.125, 0.125 / COLS) if constants["HAS_LABEL_SMOOTHING"] else (0.0, 0.0)
+    slope = wide(powers) / wide(total)[:, None] - share
+    slope[0, 0] -= 1 - alpha
+    slope[2, -1] -= 1 - alpha
+    slope[1] = 0
+    arguments = {"EXP_ptr": powers, "sum_exp_ptr": total, "Y_ptr": labels, "grad_out_ptr": upstream, **SLICE}
+    return arguments | {"alpha_eff": alpha, "eps_eff": share}, {"EXP_ptr": slope * wide(upstream)[:, None]}
+
+
+DISTILLED = {
+    **strided(student_ptr="student_stride", teacher_ptr="teacher_stride"), "target_ptr": gm.ptr[gm.i64],
+    "n_cols": gm.shape["student_ptr", -1], "rows": by_row("student_ptr"),
+}  # fmt: skip
+DISTILLED_CONSTANTS = {"ignore_index": IGNORED, "BLOCK_SIZE": 16}
+SCALARS = ("ce", "tvd", "student_lse", "teacher_lse", "sigma")
+
+
+def distances(student, teacher, labels):
+    """Cross entropy and total variation of each row; 0 where the label is ignored."""
+    kept, rows = labels != IGNORED, np.arange(len(labels))
+    logs = log_softmax(student)
+    variation = np.abs(np.exp(logs) - np.exp(log_softmax(teacher))).sum(-1) / 2
+    return -logs[rows, np.where(kept, labels, 0)] * kept, variation * kept
+
+
+def log_sum(x):
+    return np.log(np.exp(x).sum(-1))
+
+
+def leaning(student, teacher):
+    p, q = np.exp(log_softmax(student)), np.exp(log_softmax(teacher))
+    return (p * np.sign(p - q)).sum(-1)
+
+
+@case(
+    "fused_ce_tvd", "_fused_ce_tvd_forward_kernel", grid=lambda rows: rows, constants=DISTILLED_CONSTANTS,
+    signature=DISTILLED | of_tokens(*SCALARS),
+)  # fmt: skip
+def _(draw, constants):
+    student, teacher, labels = draw.normal(ROWS, COLS), draw.normal(ROWS, COLS), one_ignored()
+    kept = labels != IGNORED
+    entropy, variation = distances(wide(student), wide(teacher), labels)
+    sums = [log_sum(wide(student)) * kept, log_sum(wide(teacher)) * kept]
+    wanted = [entropy, variation, *sums, leaning(wide(student), wide(teacher)) * kept]
+    arguments = {"student_ptr": student, "teacher_ptr": teacher, "target_ptr": labels, **some(SCALARS)}
+    return arguments, {f"{name}_ptr": numbers for name, numbers in zip(SCALARS, wanted, strict=True)}
+
+
+@case(
+    "fused_ce_tvd", "_fused_ce_tvd_backward_kernel", grid=lambda rows: rows, constants=DISTILLED_CONSTANTS, ulps=8,
+    signature=DISTILLED | strided(grad_student_ptr="grad_student_stride")
+    | of_tokens("grad_ce", "grad_tvd", *SCALARS[2:]),
+)  # fmt: skip
+def _(draw, constants):
+    student, teacher, labels = draw.normal(ROWS, COLS), draw.normal(ROWS, COLS), one_ignored()
+    weights = [draw.normal(ROWS, dtype=np.float32) for _ in range(2)]
+    losses = lambda v: distances(v, wide(teacher), labels)  # noqa: E731
+    slope = gradient(lambda v: sum((w * d).sum() for w, d in zip(weights, losses(v), strict=True)), student)
+    sums = (log_sum(wide(student)), log_sum(wide(teacher)), leaning(wide(student), wide(teacher)))
+    arguments = {"student_ptr": student, "teacher_ptr": teacher, "target_ptr": labels}
+    arguments |= {"grad_ce_ptr": weights[0], "grad_tvd_ptr": weights[1], "grad_student_ptr": draw.empty(ROWS, COLS)}
+    arguments |= {f"{name}_ptr": s.astype(np.float32) for name, s in zip(SCALARS[2:], sums, strict=True)}
+    return arguments, {"grad_student_ptr": slope}

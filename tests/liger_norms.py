@@ -128,6 +128,53 @@ def _(draw, constants):
     return arguments | {"dS_out_ptr": ahead}, wanted
 
 
+MODULATED = {"has_shift": [True, False], "rows_per_modulation": [1, 2]}
+
+
+def modulation(draw, constants):
+    """Rows of scales and shifts, and the row that each row of x takes."""
+    each = constants["rows_per_modulation"]
+    return draw.normal(-(-ROWS // each), COLS), draw.normal(-(-ROWS // each), COLS), np.arange(ROWS) // each
+
+
+@case(
+    "modulated_rms_norm", "_modulated_rms_norm_forward_kernel", grid=lambda n_rows: n_rows, ulps=8,
+    signature=RMS_FORWARD | strided(Scale_ptr="Scale_row_stride", Shift_ptr="Shift_row_stride"),
+    constants={**MODES, **RMS_CHOICES, **MODULATED},
+)  # fmt: skip
+def _(draw, constants):
+    arguments, wanted = _rms_forward(draw, constants)
+    scale, shift, row = modulation(draw, constants)
+    wanted["Y_ptr"] = wanted["Y_ptr"] * (1 + wide(scale)[row]) + wide(shift)[row] * constants["has_shift"]
+    return arguments | {"Scale_ptr": scale, "Shift_ptr": shift}, wanted
+
+
+@case(
+    "modulated_rms_norm", "_modulated_rms_norm_backward_kernel", ulps=8, grid=PROGRAMS,
+    signature={k: v for k, v in RMS_BACKWARD.items() if k != "offset"} | {
+        "rows_per_program": gm.i32, **strided(Scale_ptr="Scale_row_stride"), "dScale_ptr": gm.ptr[gm.f32],
+        "dScale_row_stride": row_stride("dScale_ptr"), "dShift_ptr": gm.ptr[gm.f32],
+        "dShift_row_stride": row_stride("dShift_ptr"),
+    },
+    constants={"X_dtype": D, "offset": 0.5, **MODES, **RMS_CHOICES, **MODULATED},
+)  # fmt: skip
+def _(draw, constants):
+    arguments, _ = _rms_backward(draw, constants | {"COMPUTE_DW": True})
+    del arguments["offset"]
+    dy, x = wide(arguments["dY_ptr"]), wide(arguments["X_ptr"])
+    weight = wide(arguments["W_ptr"]) + 0.5 if constants["elementwise_affine"] else np.ones(COLS)
+    scale, _, row = modulation(draw, constants)
+    total = lambda v, w, s: (dy * v / rms(v) * w * (1 + s[row])).sum()  # noqa: E731
+    zeros = {name: np.zeros(scale.shape, np.float32) for name in ("dScale_ptr", "dShift_ptr")}
+    wanted = {"dX_ptr": gradient(lambda v: total(v, weight, wide(scale)), x)}
+    wanted["dScale_ptr"] = gradient(lambda s: total(x, weight, s), scale)
+    if constants["elementwise_affine"]:
+        wanted["dW_ptr"] = (summed, gradient(lambda w: total(x, w, wide(scale)), weight))
+    if constants["has_shift"]:
+        wanted["dShift_ptr"] = np.stack([dy[row == r].sum(0) for r in range(len(scale))])
+    return arguments | {"rows_per_program": 2, "Scale_ptr": scale, **zeros}, wanted
+
+
 # ---- layer norm, group norm, and others ----------------------------------------------------------------------------
 
 

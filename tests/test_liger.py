@@ -34,7 +34,8 @@ def ready(title):
     """Return a case's kernel; skip where it needs an operation that the language does not have."""
     kernel = declared(title)
     try:
-        build(kernel, kernel.specialisations()[0], VARIANTS[0])
+        for specialisation in kernel.specialisations():
+            build(kernel, specialisation, VARIANTS[0])
     except KernelError as error:
         missing = re.match(r"`(?:tl|triton\.language)(?:\.\w+)*` has no `(\w+)`", error.message)
         if missing and not hasattr(tl, missing[1]):

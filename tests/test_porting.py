@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import textwrap
 
 import pytest
 
 import liger
 from gristmill.cli import main
+from gristmill.compiler.frontend import build
 from gristmill.declare import load_kernels
 from gristmill.errors import DeclarationError
 from gristmill.porting import port, port_into
+from gristmill.specialisation import VARIANTS
 
 SOURCE = """\
 import triton
@@ -44,7 +47,7 @@ def launch(x, y):
 WRITTEN = """\
 import gristmill as gm
 
-D = gm.dtype_var("D", gm.Float)  # f16, bf16, f32 and f64; for fewer, `dtypes=[gm.f32]` below
+D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])  # list what the kernels are for
 
 
 scaled = gm.specialise(
@@ -173,3 +176,66 @@ def test_declarations_of_shipped_kernels_are_python_and_take_pointers_for_pointe
             is_pointer = key.value.endswith("_ptr") or key.value in ("cos", "sin")
             is_choice = isinstance(value, ast.Constant) and key.value == "Y_ptr" and name == "cross_entropy"
             assert is_choice or ast.unparse(value).startswith("gm.ptr") == is_pointer, key.value
+
+
+def test_what_addresses_and_bounds_are_made_of_is_an_integer(tmp_path):
+    path = tmp_path / "k.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import triton
+            import triton.language as tl
+
+            @triton.jit
+            def gathered(x, ids, out, first, per_program, n_rows, n_cols, width, BLOCK: tl.constexpr):
+                start = tl.program_id(0) * per_program
+                stop = min(start + per_program, n_rows)
+                for row in range(start, stop):
+                    at = tl.load(ids + row) - first
+                    safe = tl.where(at > 0, at, 0)
+                    cols = tl.arange(0, BLOCK)
+                    base = out + row * width
+                    tl.store(base + cols, tl.load(x + safe * n_cols + cols), mask=cols < n_cols)
+            """
+        )
+    )
+    kinds = dict(line.strip().split(":", 1) for line in port(path).splitlines() if line.strip().startswith('"'))
+    integers = ("first", "per_program", "n_rows", "n_cols", "width")
+    assert all(kinds[f'"{name}"'].startswith(" gm.i32,") for name in integers), kinds
+    assert kinds['"ids"'].startswith(" ...,  # choose: gm.ptr[gm.i64]")
+    assert kinds['"x"'] == kinds['"out"'] == " gm.ptr[D],"
+
+
+FILLS = {
+    r'"(X_dtype|dtype)": \.\.\.,': r'"\1": D,',
+    r'"(elementwise_affine|has_dS_out|HAVE_BETA|HAS_LABEL)": \.\.\.,': r'"\1": [True, False],',
+    r'"(casting_mode|reduction)": \.\.\.,': r'"\1": [0, 1],',
+    r'"(beta)": \.\.\.,': r'"\1": [0.0, 0.5],',
+    r'"(scale)": \.\.\.,': r'"\1": gm.f32,',
+    r'"(label_ptr)": \.\.\.,': r'"\1": gm.ptr[gm.i64],',
+    r'": \.\.\.,  # choose: the values': r'": [16],  #',
+    r"grid=\.\.\.": "grid=1",
+}
+
+
+@pytest.mark.skipif(liger.folder() is None, reason="needs the wheel of liger-kernel, from pip or a file")
+@pytest.mark.parametrize(
+    "name",
+    ["rms_norm", "layer_norm", "fused_add_rms_norm", "poly_norm", "geglu", "swiglu", "relu_squared", "rope", "tvd"]
+    + ["kl_div", "jsd", "dyt", "qwen2vl_mrope"],
+)
+def test_declarations_of_shipped_kernels_compile_once_the_choices_are_made(name, tmp_path):
+    """Types that the source told are right: with the wrong ones the bodies have no meaning."""
+    text = port(liger.folder() / "liger_kernel" / "ops" / f"{name}.py")
+    for choice, made in FILLS.items():
+        text = re.sub(choice, made, text)
+    functions = re.findall(r"gm.specialise\(\n    (\w+),", text)
+    file = tmp_path / "k.py"
+    file.write_text(
+        f"import liger\n\n{', '.join(functions)}, = map(vars(liger.load({name!r})).get, {functions})\n{text}"
+    )
+    kernels = load_kernels(file, tmp_path)
+    assert len(kernels) == len(functions) > 0
+    for kernel in kernels:
+        for specialisation in (kernel.specialisations()[0], kernel.specialisations()[-1]):
+            assert build(kernel, specialisation, VARIANTS[0]).body.statements

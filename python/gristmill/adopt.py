@@ -93,7 +93,7 @@ def unwrap(kernel: object) -> Jitted:
     heuristics: dict[str, Callable[..., Any]] = {}
     inner: Any = kernel
     while not inspect.isfunction(inner):
-        following = getattr(inner, "fn", None)
+        following = getattr(inner, "fn", None) or getattr(inner, "function", None)
         if following is None or isinstance(inner, Kernel):
             message = f"found {type(inner).__name__} where a function is needed"
             raise _here(message, "pass a function, or one under `triton.jit`")

@@ -118,8 +118,10 @@ def _is_declared(tree: ast.Module, name: str) -> bool:
 def _head(tree: ast.Module, variable: str) -> str:
     imported = any(isinstance(n, ast.Import) and any(a.asname == "gm" for a in n.names) for n in tree.body)
     lines = [] if imported else ["import gristmill as gm", ""]
-    comment = "f16, bf16, f32 and f64; for fewer, `dtypes=[gm.f32]` below"
-    return "\n".join([*lines, f'{variable} = gm.dtype_var("{variable}", gm.Float)  # {comment}', ""])
+    dtypes = "[gm.f16, gm.bf16, gm.f32]"
+    return "\n".join(
+        [*lines, f'{variable} = gm.dtype_var("{variable}", {dtypes})  # list what the kernels are for', ""]
+    )
 
 
 def _with_imports(source: str) -> str:
@@ -153,7 +155,7 @@ def _import(alias: ast.alias) -> str:
 def declare(function: ast.FunctionDef, uses: Uses, tree: ast.Module, variable: str) -> Declaration:
     """Return what the source of one kernel tells of it."""
     found = Declaration(function.name)
-    set_elsewhere, are_known = _chosen_by_decorators(function)
+    set_elsewhere, are_known = _chosen_by_decorators(function, tree)
     for argument, default in _arguments(function):
         if _is_constexpr(argument):
             if (
@@ -180,7 +182,7 @@ def _is_constexpr(argument: ast.arg) -> bool:
     return argument.annotation is not None and ast.unparse(argument.annotation).strip("'\"").endswith("constexpr")
 
 
-def _chosen_by_decorators(function: ast.FunctionDef) -> tuple[set[str], bool]:
+def _chosen_by_decorators(function: ast.FunctionDef, tree: ast.Module) -> tuple[set[str], bool]:
     """The constants that `autotune` and `heuristics` set, and whether they are written out there."""
     names: set[str] = set()
     known = True
@@ -190,7 +192,7 @@ def _chosen_by_decorators(function: ast.FunctionDef) -> tuple[set[str], bool]:
             continue
         keys = {
             key.value
-            for node in ast.walk(decorator)
+            for node in _with_definitions(decorator, tree)
             if isinstance(node, ast.Dict)
             for key in node.keys
             if isinstance(key, ast.Constant)
@@ -198,6 +200,17 @@ def _chosen_by_decorators(function: ast.FunctionDef) -> tuple[set[str], bool]:
         names |= {str(key) for key in keys}
         known = known and bool(keys)
     return names, known
+
+
+def _with_definitions(node: ast.expr, tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of an expression and of what the file defines under the names in it."""
+    names = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+    yield from ast.walk(node)
+    for statement in tree.body:
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        defined = {getattr(statement, "name", "")} | {t.id for t in targets if isinstance(t, ast.Name)}
+        if defined & names:
+            yield from ast.walk(statement)
 
 
 def _constant(name: str, variable: str, are_known: bool) -> Entry:
@@ -229,7 +242,7 @@ def _typed(argument: ast.arg, default: ast.expr | None, uses: Uses, variable: st
         return Entry(name, f"gm.{_LANGUAGE[annotated.rpartition('.')[2]]}")
     if isinstance(default, ast.Constant) and type(default.value).__name__ in _ANNOTATIONS:
         return Entry(name, _ANNOTATIONS[type(default.value).__name__])
-    if name in uses.integers or name in uses.strides:
+    if name in uses.integers or "stride" in name.lower():
         return Entry(name, "gm.i32", _alternative(name, uses))
     if name in uses.floats:
         return Entry(name, "gm.f32", "choose: another dtype, if it is no f32")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 MEMORY = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
 PASSING = ("to", "cast", "where", "multiple_of", "max_contiguous", "broadcast_to", "expand_dims", "reshape", "advance")
+FROM_MEMORY = ("load", "sum", "max", "min", "argmax", "argmin", "reduce", "dot")
 LOOPS = ("range", "static_range", "arange", "cdiv")
 
 
@@ -101,7 +102,8 @@ class _Reader:
             values = [] if node.id in seen else self.assigned.get(node.id, [])
             return [leaf for value in values for leaf in self.leaves(value, seen | {node.id})]
         if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-            return self.leaves(node.left, seen) + self.leaves(node.right, seen)
+            right = self.leaves(node.right, seen) if isinstance(node.op, ast.Add) else []
+            return self.leaves(node.left, seen) + right
         if isinstance(node, ast.Subscript):
             return self.leaves(node.value, seen)
         if isinstance(node, ast.IfExp):
@@ -126,7 +128,6 @@ class _Reader:
         for name in uses.floats:
             uses.integers.pop(name, None)
         self._find_strides(uses)
-        uses.indices = {n: None for n in self._loaded_for_addresses() if n in uses.pointers}
         return uses
 
     def _address(self, node: ast.expr, uses: Uses) -> None:
@@ -135,6 +136,11 @@ class _Reader:
             uses.pointers[candidates[0]] = None
         for name in candidates[1:]:
             uses.maybe_pointers[name] = None
+        for part in self.parts(node):
+            if isinstance(part, ast.Name) and part.id not in candidates:
+                uses.integers[part.id] = None
+            elif isinstance(part, ast.Call) and _name(part.func) == "load" and part.args:
+                uses.indices |= dict.fromkeys(self.leaves(part.args[0])[:1])
 
     def _named(self, node: ast.expr) -> list[str]:
         return [node.id] if isinstance(node, ast.Name) and node.id in self.parameters else []
@@ -144,15 +150,12 @@ class _Reader:
         indices = self._index_names()
         for node in self.nodes:
             if isinstance(node, ast.Call) and _name(node.func) in LOOPS:
-                yield from (n for a in node.args for n in self._parameters_in(a))
+                yield from (p.id for a in node.args for p in self.parts(a) if isinstance(p, ast.Name))
             elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Mod)):
                 if self._touches(node, indices) or isinstance(node.op, ast.Mod):
                     yield from (*self._named(node.left), *self._named(node.right))
             elif isinstance(node, ast.Compare) and self._touches(node, indices):
                 yield from (n for part in (node.left, *node.comparators) for n in self._named(part))
-
-    def _parameters_in(self, node: ast.expr) -> list[str]:
-        return [n.id for n in ast.walk(node) if isinstance(n, ast.Name) and n.id in self.parameters]
 
     def _touches(self, node: ast.expr, names: set[str]) -> bool:
         return any(
@@ -195,15 +198,18 @@ class _Reader:
                     if "stride" in name.lower():
                         uses.strides.setdefault(name, owner)
 
-    def _loaded_for_addresses(self) -> Iterator[str]:
-        """The pointers that numbers in addresses are loaded through."""
-        for call in self.calls:
-            if _name(call.func) in ("load", "store") and call.args:
-                for part in ast.walk(call.args[0]):
-                    for value in self.assigned.get(part.id, []) if isinstance(part, ast.Name) else ():
-                        yield from self._loaded(value)
-
-    def _loaded(self, node: ast.expr) -> Iterator[str]:
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.Call) and _name(inner.func) == "load" and inner.args:
-                yield from self.leaves(inner.args[0])
+    def parts(self, node: ast.expr, seen: frozenset[str] = frozenset()) -> Iterator[ast.expr]:
+        """Yield the parameters and the loads that a number is computed from, also through locals."""
+        if isinstance(node, ast.Name):
+            values = self.assigned.get(node.id, []) if node.id not in seen else []
+            if node.id in self.parameters:
+                yield node
+            for value in values:
+                yield from self.parts(value, seen | {node.id})
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in FROM_MEMORY:
+            yield node
+        elif not isinstance(node, ast.Compare):
+            skipped = node.args[:1] if isinstance(node, ast.Call) and _name(node.func) == "where" else []
+            for part in ast.iter_child_nodes(node):
+                if isinstance(part, ast.expr) and part not in skipped:
+                    yield from self.parts(part, seen)

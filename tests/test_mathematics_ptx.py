@@ -6,10 +6,10 @@ import re
 from functools import cache
 
 import pytest
-from gristmill.specialisation import VARIANTS
 
 from gristmill.compiler.targets import TARGETS
 from gristmill.language.extra import libdevice
+from gristmill.specialisation import VARIANTS
 from machines import kernels_of
 from ptx import Entry, assemble, needs_ptxas
 

@@ -190,7 +190,7 @@ REFUSED = {
     call("", "=r,r", "x", "tl.float32", fallback="wrong"): "the fallback returns i32\\[4\\], not f32\\[4\\]",
     call("", "=r,r,r", "x, tl.zeros((8,), tl.int32)", "tl.float32"): "do not broadcast",
     "tl.inline_asm('', x)": "has no `inline_asm`",
-    "x.inline_asm()": "not a function of the language",
+    "x.inline_asm()": "tiles have no `inline_asm`",
 }
 
 

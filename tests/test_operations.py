@@ -17,7 +17,7 @@ from gristmill.language.index import dt_numpy
 from machines import RUNNERS, kernels_of
 
 SIZE = 16
-CALLS = 8  # of 16 elements each
+CALLS = 16  # blocks of 16 elements in each dtype
 NO_VALUE = {
     "assume", "debug_barrier", "device_assert", "device_print", "static_assert", "static_print", "store",
     "store_tensor_descriptor",
@@ -31,6 +31,14 @@ def add(a, b):
 
 
 def put(q, r):
+    if isinstance(r, tuple):
+        for i in tl.static_range(len(r)):
+            put_one(q + i * 16, r[i])
+    else:
+        put_one(q, r)
+
+
+def put_one(q, r):
     if len(r.shape) == 0:
         tl.store(q, r.to(tl.float64))
     else:
@@ -44,7 +52,7 @@ def {name}_(p: gm.ptr[D], q: gm.ptr[gm.f64], n: gm.size["p"]):
     q += tl.program_id(0) * 64
     x = tl.load(p + tl.arange(0, 16))
     r = {example}
-    {keep}
+    put(q, r)
 """
 
 
@@ -62,10 +70,7 @@ def kernels() -> dict[str, Kernel]:
         if operation.name in NO_VALUE:
             continue
         dtypes = ", ".join("gm.bool_" if d == "bool" else f"gm.{d}" for d in operation.dtypes)
-        keep = "put(q, r)"
-        if operation.name in ("split", "swizzle2d"):
-            keep = "put(q, r[0])\n    put(q + 32, r[1])"
-        kernel = KERNEL.format(name=operation.name, example=operation.example, keep=keep)
+        kernel = KERNEL.format(name=operation.name, example=operation.example)
         parts.append(kernel.replace("ptr[D]", f"ptr[{operation.name}_D]"))
         parts.insert(1, f'{operation.name}_D = gm.dtype_var("{operation.name}_D", [{dtypes}])\n')
     return kernels_of("\n".join(parts))
@@ -94,7 +99,7 @@ def run_on(run: Any, kernel: Kernel, dtype: str, x: np.ndarray) -> np.ndarray:
     chosen = next(s for s in kernel.specialisations() if s.dtypes[0][1].name == dtype)
     out = np.zeros(x.size * 4)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", RuntimeWarning)
         run(kernel, chosen, x.copy(), out)
     return out
 

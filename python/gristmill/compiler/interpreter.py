@@ -243,7 +243,7 @@ class _Program:
 
     def operands(self, op: Op) -> list[Any]:
         """What the reference sees of the operands: arithmetic on 8-bit floats is in f32."""
-        is_arithmetic = op.row.kind == "elementwise" and op.row.family != "cast"
+        is_arithmetic = op.row.kind == "elementwise" and op.row.family not in ("cast", "selection")
         return [computed(self.values[v]) if is_arithmetic else self.values[v] for v in op.operands]
 
     def loop(self, loop: For) -> list[Any]:

@@ -26,7 +26,7 @@ MULTIPLIERS = {32: (0xD2511F53, 0xCD9E8D57), 64: (0xD2E7470EE14C6C93, 0xCA5A8263
 STEPS = {32: (0x9E3779B9, 0xBB67AE85), 64: (0x9E3779B97F4A7C15, 0xBB67AE8584CAA73B)}
 
 
-@op("random")
+@op("internal")
 def random_integers(x: Any, what: str, role: str) -> Value:
     """x as a tile of integers, which the function called `what` needs as its `role`."""
     x = as_value(x, f"{what}()")
@@ -36,7 +36,7 @@ def random_integers(x: Any, what: str, role: str) -> Value:
     return x
 
 
-@op("random")
+@op("internal")
 def random_words(x: Any, like: Any, what: str) -> Value:
     """x as unsigned words of the width of `like`, 32 or 64 bits, which the function called `what` needs."""
     bits = check_int(like, what).type.dtype.bits

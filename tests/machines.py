@@ -24,13 +24,23 @@ from host import levels, run_on_host
 
 Run = Callable[..., Any]
 
+
+def run_on_cuda(*arguments: Any, **named: Any) -> Any:
+    """Run a kernel on the first CUDA device."""
+    from device import run_on_device
+
+    return run_on_device(*arguments, **named)
+
+
 RUNNERS: dict[str, Run] = {"interpreter": run_kernel, "host": run_on_host, "simt": run_simulated}
+if Path("/dev/nvidiactl").exists():
+    RUNNERS["cuda"] = run_on_cuda
 needs_host = pytest.mark.skipif(
     not levels(), reason="needs LLVM, a C compiler and a processor that there is a target for"
 )
-on_each_machine = pytest.mark.parametrize(
-    "run", [pytest.param(run, id=name, marks=needs_host if name == "host" else ()) for name, run in RUNNERS.items()]
-)
+MARKS: dict[str, Any] = {"host": needs_host, "cuda": pytest.mark.gpu}
+MACHINES = {name: pytest.param(run, id=name, marks=MARKS.get(name, ())) for name, run in RUNNERS.items()}
+on_each_machine = pytest.mark.parametrize("run", list(MACHINES.values()))
 """Gives a test `run(kernel, specialisation | None, *arrays, grid=None, **named)`, which changes arrays in place."""
 
 KERNELS_DIR = Path(__file__).parent.parent / "kernels"

@@ -12,9 +12,8 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
-from gristmill.compiler.simt import printing, updates
+from gristmill.compiler.simt import lone, printing, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
-from gristmill.compiler.simt.lone import lone_loads
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.placement import Exchanges, exchanges_of
@@ -58,7 +57,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
-        self.lone_loads = lone_loads(function)
+        self.needed = lone.needed_by(function)
         self.grid: Sequence[int] = (1, 1, 1)
 
     # -- a call
@@ -223,9 +222,17 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         if others is not None:
             instead = [cast(Numbers, x).each for x in others]
         guard = None if mask is None else cast(Numbers, mask).each
-        readers = self.index[:1] if self.op in self.lone_loads else self.index
-        loaded = self.memory.load(cast(Numbers, pointer).each, guard, instead, width, dtype, len(readers))
+        loaded = self.memory.load(cast(Numbers, pointer).each, guard, instead, width, dtype, self._readers())
         return [Numbers(each, dtype) for each in loaded]
+
+    def _readers(self) -> Any:
+        """In which threads it matters what the op loads."""
+        results = self.op.results if self.op is not None else []
+        spare = self.needed.get(results[0]) if results else lone.EVERYBODY
+        if not spare:
+            return np.full(self.index.shape, spare is not None)
+        bits = [[bit for part, bit in spare if part == name] for name in ("lane", "warp", "block")]
+        return spread(cast(Numbers, self.is_thread(*bits)).each, self.index)
 
     def wide_store(self, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
         guard = None if mask is None else cast(Numbers, mask).each

@@ -116,18 +116,18 @@ class GlobalMemory:
                 raise SimulationError(f"{message} ({self.reports.thread(chosen[wrong])})", fix=MASK_FIX)
 
     def load(
-        self, addresses: Any, mask: Any, others: Sequence[Any] | None, width: int, dtype: Dtype, readers: int
+        self, addresses: Any, mask: Any, others: Sequence[Any] | None, width: int, dtype: Dtype, readers: Any
     ) -> list[Any]:
         """Return `width` elements a thread; `others`, or 0, where the mask is false.
 
-        Only in the first `readers` threads does it matter what is loaded.
+        Only in the threads where `readers` holds does it matter what is loaded.
         """
         loaded = [np.zeros(self.index.shape, f"u{dtype.itemsize}") for _ in range(width)]
         for place in self.places(addresses, mask, width, dtype, "load"):
             for i, bits in enumerate(loaded):
                 index = place.first + i
                 bits[place.chosen] = place.array.words[index]
-                matters = place.threads < readers
+                matters = readers[place.threads]
                 race = place.array.watched.reading(index[matters] + place.array.shift, place.threads[matters])
                 if race is not None:
                     raise self.race(place.array, race)

@@ -29,6 +29,9 @@ def run_on_cuda(*arguments: Any, **named: Any) -> Any:
     """Run a kernel on the first CUDA device."""
     from device import run_on_device
 
+    arrays = [a for a in (*arguments, *named.values()) if isinstance(a, np.ndarray)]
+    if not all(a.flags.c_contiguous for a in arrays):
+        pytest.skip("arrays go to the device as they lie, without gaps")
     return run_on_device(*arguments, **named)
 
 
@@ -41,6 +44,7 @@ needs_host = pytest.mark.skipif(
 MARKS: dict[str, Any] = {"host": needs_host, "cuda": pytest.mark.gpu}
 MACHINES = {name: pytest.param(run, id=name, marks=MARKS.get(name, ())) for name, run in RUNNERS.items()}
 on_each_machine = pytest.mark.parametrize("run", list(MACHINES.values()))
+on_each_in_order = pytest.mark.parametrize("run", [run for name, run in MACHINES.items() if name != "cuda"])
 """Gives a test `run(kernel, specialisation | None, *arrays, grid=None, **named)`, which changes arrays in place."""
 
 KERNELS_DIR = Path(__file__).parent.parent / "kernels"

@@ -12,7 +12,7 @@ from gristmill.compiler.interpreter import InterpreterError, run_kernel
 from gristmill.errors import KernelError
 from gristmill.language.atomic import SCOPES, SEMS, TAKEN
 from gristmill.language.index import dt_numpy
-from machines import array, kernel_of, on_each_machine, same
+from machines import RUNNERS, array, kernel_of, on_each_in_order, on_each_machine, same
 
 INTEGERS = ("i32", "i64", "u32", "u64")
 DTYPES = [(kind, d.name) for kind, taken in TAKEN.items() for d in taken]
@@ -94,8 +94,12 @@ def test_addition_of_special_numbers(run, dtype):
     got, old = run_update(run, update(dtype, "atomic_add({p}, x)", size=128), a, range(128), b)
     with np.errstate(all="ignore"):
         want = a + b
-    np.testing.assert_array_equal(got.astype(np.float64), want.astype(np.float64))
-    np.testing.assert_array_equal(np.signbit(got)[~np.isnan(want)], np.signbit(want)[~np.isnan(want)])
+    kept = np.ones(128, bool)
+    if run is RUNNERS.get("cuda") and dtype == "f32":  # memory's own addition flushes denormals
+        kept = ~np.isin(np.abs(np.stack([a, b])), np.float32(1e-42)).any(0)
+    np.testing.assert_array_equal(got.astype(np.float64)[kept], want.astype(np.float64)[kept])
+    kept &= ~np.isnan(want)
+    np.testing.assert_array_equal(np.signbit(got)[kept], np.signbit(want)[kept])
     assert old.tobytes() == a.tobytes()
 
 
@@ -253,7 +257,7 @@ def learning(rows: int, columns: int, num_warps: int) -> str:
     """
 
 
-@on_each_machine
+@on_each_in_order
 @pytest.mark.parametrize("num_warps", [1, 4, 8])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_thread_learns_what_was_there(run, shape, num_warps):
@@ -290,7 +294,7 @@ def test_what_was_loaded_before_an_update_stays(run):
     same(y, *(i + 100 * i[::-1] + 10000 * i[::-1]))
 
 
-@on_each_machine
+@on_each_in_order
 def test_updates_in_loops_and_branches(run):
     source = """
     @gm.kernel(grid=3)

@@ -18,7 +18,7 @@ from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.interpreter import InterpreterError, run_kernel
 from gristmill.errors import KernelError
 from host import run_on_host
-from machines import bfloat16, compute, kernel_of, needs_host, on_each_machine
+from machines import bfloat16, compute, kernel_of, needs_host, on_each_in_order, on_each_machine
 from ptx import needs_ptxas
 
 # ---- printing ------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_hexadecimal_digits_are_the_bits(run, capfd, dtype):
     assert got == [f"pid (0, 0, 0) idx ({i}) v: {text}" for i, text in enumerate(want)]
 
 
-@on_each_machine
+@on_each_in_order
 def test_programs_coordinates_and_operands_are_named(run, capfd):
     calls = 'tl.device_print("100% of", n, v[:, None] + tl.arange(0, 2)[None, :])\n        tl.device_print("done")'
     got = lines_of(run, capfd, printing(calls, grid="(2, 1, 1)"), np.array([10, 20], np.float32))

@@ -12,7 +12,7 @@ from assembled import assemble_text, ptx_of
 from gristmill.compiler.interpreter import InterpreterError, run_kernel
 from gristmill.errors import KernelError
 from host import levels, run_on_host
-from machines import bfloat16, compute, kernel_of, on_each_machine, same
+from machines import bfloat16, compute, kernel_of, on_each_in_order, on_each_machine, same
 from ptx import needs_ptxas
 
 
@@ -137,7 +137,7 @@ def test_fallback_leaves_nothing_in_ptx():
 # ---- other machines ------------------------------------------------------------------------------------------------
 
 
-@on_each_machine
+@on_each_in_order
 def test_fallback_computes_elsewhere(run):
     head = """
     def halved(x, y):

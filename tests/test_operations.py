@@ -108,6 +108,8 @@ def run_on(run: Any, kernel: Kernel, dtype: str, x: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("run", [machine for name, machine in MACHINES.items() if name != "interpreter"])
 @pytest.mark.parametrize(("name", "dtype"), CASES)
 def test_machine_agrees_with_the_interpreter(run, name, dtype):
+    if run is RUNNERS.get("cuda") and name == "inline_asm_elementwise":
+        pytest.skip("the example's assembly is empty: its fallback is what other machines run")
     kernel = kernels()[f"{name}_"]
     x = elements(dtype, abs(hash((name, dtype))) % 1000, SIZE * CALLS)
     want, got = run_on(run_kernel, kernel, dtype, x), run_on(run, kernel, dtype, x)

@@ -12,8 +12,8 @@ import pytest
 
 import public_folds  # noqa: F401  (registers what runs its cases)
 from gristmill import dtypes as dt
-from gristmill.compiler.simt.run import run_simulated
 from gristmill.errors import GristmillError
+from machines import RUNNERS as RUN_ON
 from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
 from public_runs import RUNNERS, padded, runs
 
@@ -54,7 +54,7 @@ def test_public_case(run, name):
     if name not in RUNNERS:
         missing = {**LANGUAGE, **KERNELS, **ELSEWHERE}[name]
         pytest.skip(f"needs {missing}: {case['feature']}")
-    if run is run_simulated and name in OTHERWISE_ON_CUDA:
+    if run in (RUN_ON["simt"], RUN_ON.get("cuda")) and name in OTHERWISE_ON_CUDA:
         pytest.skip(OTHERWISE_ON_CUDA[name])
     inputs = case["make"]()
     found = RUNNERS[name](run, inputs)

@@ -237,3 +237,36 @@ def test_meaningless_expression_is_refused(expression):
     inputs = {name: np.ones(4).astype(d) for name, d in zip("xyiu", ("f4", "f4", "i4", "u4"), strict=True)}
     with pytest.raises(KernelError, match=REFUSED[expression]):
         compute(run_kernel, expression, body=body, **inputs)
+
+
+@on_each_machine
+@pytest.mark.parametrize("shift", [1, 3, 64])
+def test_tile_is_read_as_a_whole_before_it_is_stored_elsewhere(run, shift):
+    source = """
+    @gm.kernel(grid=1)
+    def k(x: gm.ptr[gm.i32], shift: gm.i32):
+        i = tl.arange(0, 128)
+        moved = tl.load(x + i) * 10
+        tl.debug_barrier()
+        tl.store(x + shift + i, moved)
+    """
+    x = np.arange(256, dtype=np.int32)
+    run(kernel_of(source), None, x, shift)
+    want = np.arange(256)
+    want[shift : shift + 128] = np.arange(128) * 10
+    assert x.tolist() == want.tolist()
+
+
+@on_each_machine
+def test_tile_is_turned_in_place(run):
+    source = """
+    @gm.kernel(grid=1)
+    def k(x: gm.ptr[gm.i32]):
+        i = tl.arange(0, 256)
+        turned = tl.load(x + 255 - i)
+        tl.debug_barrier()
+        tl.store(x + i, turned)
+    """
+    x = np.arange(256, dtype=np.int32)
+    run(kernel_of(source), None, x)
+    assert x.tolist() == list(range(256))[::-1]

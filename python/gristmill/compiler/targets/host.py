@@ -21,7 +21,7 @@ from gristmill.compiler.targets import (
     host_memory,
     host_moves,
 )
-from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, kept_values, pending
+from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy, Tile, Uses, pending
 from gristmill.compiler.targets.llvm import LlvmMachine, half_bits
 from gristmill.dtypes import Dtype
 from gristmill.errors import Position
@@ -40,7 +40,8 @@ class HostMachine(LlvmMachine):
         super().__init__()
         self.function = function
         self.target = target
-        self.kept = kept_values(function)
+        uses = Uses(function)
+        self.kept, self.crossings = uses.kept, uses.crossings
         self.waiting: list[Kept] = []
         self.program: V = V("%program", dt.i64)
 
@@ -221,7 +222,7 @@ class HostMachine(LlvmMachine):
 
     def store(self, op: Op, pointers: Any, value: Any, mask: Any) -> None:
         tiles = [t for t in (pointers, value, mask) if t is not None]
-        self.settle(tiles, everything=True)
+        self.settle([] if op in self.crossings else tiles, everything=True)
         if isinstance(pointers, V):
             return host_memory.store_scalar(self, op, pointers, value, mask)
         host_loops.sweep(self, pointers.shape, tiles, lambda i: host_memory.store(self, op, i, pointers, value, mask))

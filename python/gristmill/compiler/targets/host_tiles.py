@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.compiler.ir import For, Function, If, Op, Statement, Value, While, walk
+from gristmill.compiler.ir import For, Function, If, Op, Statement, Value, While, reached, sources, walk
 from gristmill.compiler.machine import V
 
 
@@ -85,18 +85,25 @@ def reaches(tile: Any, buffers: set[Buffer], same: bool = True) -> bool:
     return any(reaches(s, buffers, same and is_same) for s, is_same in tile.sources)
 
 
-def kept_values(function: Function) -> set[Value]:
-    """Return the tiles to keep: dear to compute and needed by more than one sweep, or loaded before a write."""
-    return _Uses(function).kept
+def _arguments(function: Function) -> Callable[[Value], set[Value]]:
+    """A function that names the kernel's arrays that an address may lie in."""
+    made, parameters = sources(function.body), {v for v in function.parameters if v.type.is_pointer}
+    return lambda address: reached([address], lambda value: made.get(value, [])) & parameters
 
 
-class _Uses:
-    """Which sweeps need each value, found from the last statement to the first."""
+class Uses:
+    """Which sweeps need each value, found from the last statement to the first.
+
+    `kept` are the tiles to keep: dear to compute and needed by more than one sweep, or loaded before a write.
+    `crossings` are the stores that, run by run, would change what later runs of what they store have still to read.
+    """
 
     def __init__(self, function: Function):
         self.cheap: set[Value] = {v for v in function.parameters if v.type.is_scalar}
         self.sweeps: dict[Value, set[Any]] = {}
         self.kept: set[Value] = set()
+        self.crossings: set[Statement] = set()
+        self.arguments = _arguments(function)
         for statement in walk(function.body):
             if isinstance(statement, Op) and self._is_cheap(statement):
                 self.cheap |= set(statement.results)
@@ -118,7 +125,7 @@ class _Uses:
         updates: list[int] = []
         for position in range(len(statements) - 1, -1, -1):
             statement = statements[position]
-            self._decide(statement, position, writes, updates)
+            self._decide(statement, position, writes, updates, statements)
             self._propagate(statement, position, defined)
             if _writes(statement):
                 writes.append(position)
@@ -128,7 +135,9 @@ class _Uses:
     def _use(self, value: Value, sweep: Any) -> None:
         self.sweeps.setdefault(value, set()).add(sweep)
 
-    def _decide(self, statement: Statement, position: int, writes: list[int], updates: list[int]) -> None:
+    def _decide(
+        self, statement: Statement, position: int, writes: list[int], updates: list[int], statements: list[Statement]
+    ) -> None:
         """Keep results; an update changes memory element by element, so that what it needs is read before it."""
         for value in statement.results:
             if not value.type.shape or value in self.cheap or not isinstance(statement, Op):
@@ -137,10 +146,21 @@ class _Uses:
             positions = [s[0] for s in sweeps if isinstance(s, tuple)]
             last = max(positions, default=0)
             is_overtaken = any(w < last for w in writes) or any(u <= last for u in updates)
+            crossed = {
+                s for s in (statements[p] for p in positions if p < len(statements)) if self._cross(statement, s)
+            }
+            self.crossings |= crossed
+            is_overtaken |= bool(crossed)
             is_overtaken &= statement.row.effect == "read"
             if len(sweeps) > 1 or is_overtaken:
                 self.kept.add(value)
                 self.sweeps[value] = {(position, id(statement))} if not positions else {(max(positions), id(value))}
+
+    def _cross(self, load: Op, user: Statement) -> bool:
+        if load.row.effect != "read" or not isinstance(user, Op) or user.row.effect != "write":
+            return False
+        source, target = load.operands[0], user.operands[0]
+        return source is not target and not self.arguments(source).isdisjoint(self.arguments(target))
 
     def _propagate(self, statement: Statement, position: int, defined: set[Value]) -> None:
         if isinstance(statement, Op):

@@ -9,6 +9,10 @@ import pytest
 import kept
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--thorough", action="store_true", help="more generated cases for each operation")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Code that tests compile for this processor is kept between runs, where pytest keeps its own."""
     if hasattr(config, "cache"):

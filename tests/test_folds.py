@@ -162,6 +162,19 @@ def test_scan_in_a_loop_starts_anew(run):
     assert (compute(run, "y", body=body, x=x) == x.cumsum(dtype="i4").cumsum(dtype="i4").cumsum(dtype="i4")).all()
 
 
+# ---- functions of elements
+
+
+@on_each_machine
+def test_function_is_mapped_over_blocks_that_broadcast(run):
+    x = numbers(64)
+    head = "def both(a, b):\n    return tl.where(a > b, a, b), a * b"
+    body = "high, product = tl.map_elementwise(both, tl.reshape(x, (8, 8)), tl.arange(0, 8))"
+    a, b = x.reshape(8, 8), np.arange(8)
+    assert (compute(run, "tl.ravel(high)", body=body, head=head, x=x) == np.maximum(a, b).ravel()).all()
+    assert (compute(run, "tl.ravel(product)", body=body, head=head, x=x) == (a * b).ravel()).all()
+
+
 # ---- misuse
 
 MISUSE = {
@@ -173,6 +186,7 @@ MISUSE = {
     "branch": ("tl.reduce(x, 0, f)", "def f(a, b):\n    return a if a > b else b", "may only compute"),
     "axis": ("tl.associative_scan(x, 1, add)", ADD, "axis 1 is out of range"),
     "order": ("tl.argmax(n, 0)", ADD, "needs a block"),
+    "nothing to map": ("tl.map_elementwise(add)", ADD, "there is nothing to map"),
     "floats": ("tl.xor_sum(x)", ADD, "needs integers"),
 }
 

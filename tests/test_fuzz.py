@@ -9,7 +9,7 @@ from machines import RUNNERS, needs_host
 
 
 @needs_host
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", range(200))
 def test_machines_agree_on_a_random_kernel(seed):
     machines = {name: run for name, run in RUNNERS.items() if name != "cuda"}
     assert disagreement(seed, machines) == ""

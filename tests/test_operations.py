@@ -18,7 +18,7 @@ from gristmill.language.index import dt_numpy
 from machines import MACHINES, RUNNERS, kernels_of
 
 SIZE = 16
-CALLS = 16  # blocks of 16 elements in each dtype
+CALLS, MANY_CALLS = 40, 900  # blocks of 16 elements in each dtype; so many with --thorough
 NO_VALUE = {
     "assume", "debug_barrier", "device_assert", "device_print", "static_assert", "static_print", "store",
     "store_tensor_descriptor",
@@ -107,11 +107,13 @@ def run_on(run: Any, kernel: Kernel, dtype: str, x: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("run", [machine for name, machine in MACHINES.items() if name != "interpreter"])
 @pytest.mark.parametrize(("name", "dtype"), CASES)
-def test_machine_agrees_with_the_interpreter(run, name, dtype):
+def test_machine_agrees_with_the_interpreter(run, name, dtype, pytestconfig):
     if run is RUNNERS.get("cuda") and name == "inline_asm_elementwise":
         pytest.skip("the example's assembly is empty: its fallback is what other machines run")
     kernel = kernels()[f"{name}_"]
-    x = elements(dtype, abs(hash((name, dtype))) % 1000, SIZE * CALLS)
+    x = elements(
+        dtype, abs(hash((name, dtype))) % 1000, SIZE * (MANY_CALLS if pytestconfig.getoption("--thorough") else CALLS)
+    )
     want, got = run_on(run_kernel, kernel, dtype, x), run_on(run, kernel, dtype, x)
     rough = TOLERANCE.get(dtype, TOLERANCE["f32"])
     scale = np.maximum(np.abs(np.nan_to_num(want, posinf=0, neginf=0)), 1e-6)

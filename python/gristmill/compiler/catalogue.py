@@ -50,6 +50,7 @@ EXAMPLES = {
     "load_tensor_descriptor": "tl.load_tensor_descriptor(tl.make_tensor_descriptor(p, [n], [1], [16]), [0])",
     "make_block_ptr": "tl.load(tl.make_block_ptr(p, (n,), (1,), (0,), (16,), (0,)))",
     "make_tensor_descriptor": "tl.make_tensor_descriptor(p, [n], [1], [16]).load([0])",
+    "map_elementwise": "tl.map_elementwise(add, x, x)",
     "max_constancy": "tl.max_constancy(x, 1)",
     "max_contiguous": "tl.max_contiguous(x, 1)",
     "multiple_of": "tl.multiple_of(x, 1)",

@@ -238,9 +238,8 @@ def emit_several(
 def block_of(function: Callable[..., Any], types: Sequence[Tile]) -> Block:
     """Compile an author's function of tiles to a block; it yields what the function returns."""
     builder, block = _active[-1], Block([Value(t) for t in types])
-    assert builder.inline is not None
     with builder.inside(block):
-        returned = builder.inline(function, block.arguments)
+        returned = call_function(function, block.arguments)
     block.yields = list(returned) if isinstance(returned, tuple) else [returned]
     return block
 
@@ -248,6 +247,13 @@ def block_of(function: Callable[..., Any], types: Sequence[Tile]) -> Block:
 def active_builder() -> Builder:
     """The builder that rows emit to."""
     return _active[-1]
+
+
+def call_function(function: Callable[..., Any], arguments: Sequence[Value]) -> Any:
+    """Compile a call of an author's function in place, and return what it returns."""
+    inline = _active[-1].inline
+    assert inline is not None
+    return inline(function, arguments)
 
 
 def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:

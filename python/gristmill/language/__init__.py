@@ -91,6 +91,7 @@ from gristmill.language.reduce import argmax, argmin, reduce, reduce_or, xor_sum
 from gristmill.language.reduce import max_ as max
 from gristmill.language.reduce import min_ as min
 from gristmill.language.reduce import sum_ as sum
+from gristmill.language.regions import map_elementwise
 from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
 from gristmill.language.words import umulhi
@@ -102,11 +103,11 @@ __all__ = [
     "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "extra",
     "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
     "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load",
-    "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor", "math", "max", "max_constancy",
-    "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs", "pair_uniform_to_normal", "permute",
-    "philox", "philox_impl", "pointer_type", "program_id", "rand", "rand4x", "randint", "randint4x", "randn", "randn4x",
-    "random", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt", "sigmoid", "sin", "softmax", "sort", "split",
-    "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range", "store", "store_tensor_descriptor", "sum",
-    "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16", "uint32", "uint64", "uint8", "uint_to_uniform_float",
-    "umulhi", "where", "xor_sum", "zeros", "zeros_like",
+    "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor", "map_elementwise", "math",
+    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs",
+    "pair_uniform_to_normal", "permute", "philox", "philox_impl", "pointer_type", "program_id", "rand", "rand4x",
+    "randint", "randint4x", "randn", "randn4x", "random", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt",
+    "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range",
+    "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16", "uint32",
+    "uint64", "uint8", "uint_to_uniform_float", "umulhi", "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -7,9 +7,9 @@ from typing import Any
 
 from gristmill.compiler.ir import Block, Op, Tile, Value
 from gristmill.compiler.machine import Combine
-from gristmill.compiler.op import block_of
+from gristmill.compiler.op import block_of, call_function, op
 from gristmill.errors import KernelError
-from gristmill.language.types import as_value, describe
+from gristmill.language.types import as_value, broadcast_value, common_shape, describe
 
 
 def combining_block(function: Callable[..., Any], tiles: Sequence[Value], what: str) -> Block:
@@ -54,3 +54,18 @@ def inputs_of(input: Any, what: str) -> list[Value]:
 def as_given(input: Any, results: Sequence[Value]) -> Any:
     """A tuple where a tuple was given."""
     return tuple(results) if isinstance(input, tuple) else results[0]
+
+
+@op("elementwise")
+def map_elementwise(scalar_fn: Any, *args: Any, pack: Any = 1) -> Any:
+    """What `scalar_fn` makes of the elements of `args`, which are broadcast to each other; one block or several.
+
+    It is compiled for whole blocks: where it chooses by a value it uses `tl.where`. `pack` has no effect.
+    """
+    tiles = [as_value(x, "map_elementwise()") for x in args]
+    if not tiles:
+        raise KernelError("map_elementwise(): there is nothing to map", fix="pass blocks behind the function")
+    shape: tuple[int, ...] = ()
+    for tile in tiles:
+        shape = common_shape(shape, tile.type.shape, "map_elementwise()")
+    return call_function(scalar_fn, [broadcast_value(tile, shape) for tile in tiles])

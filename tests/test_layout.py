@@ -387,3 +387,30 @@ def test_views_of_a_tile_need_no_movement_in_the_layout_that_follows(layout, dat
     row = load(layout.slice(axis).expand(axis), array.take([0], axis))
     repeated = np.broadcast_to(array.take([0], axis), layout.shape)
     assert_holds(machine.broadcast(machine.place(layout), row), repeated)
+
+
+@given(any_layouts(), st.data())
+def test_preimage_is_where_the_element_lies(layout, data):
+    element = data.draw(st.tuples(*(st.integers(0, size - 1) for size in layout.shape)))
+    assert layout.at(*layout.preimage(element)) == element
+
+
+# Lanes in reverse, and pairs of registers that change places with the lowest lane bit: one shuffle and two.
+TURNED = Layout((64,), ((32,),), ((16,), (8,), (4,), (2,), (1,)), ())
+STRAIGHT = Layout((64,), ((32,),), ((1,), (2,), (4,), (8,), (16,)), ())
+PAIRED = Layout((64,), ((1,),), ((2,), (4,), (8,), (16,), (32,)), ())
+
+
+@pytest.mark.parametrize(
+    ("pair", "shuffles"), [((STRAIGHT, TURNED), 2), ((STRAIGHT, PAIRED), 4), ((PAIRED, TURNED), 4)]
+)
+def test_relayout_within_a_warp_shuffles(pair, shuffles, monkeypatch):
+    source, target = pair
+    machine, array = Threads(source), np.random.default_rng(0).permutation(64)
+    counted = []
+    for name in ("shuffle_index", "shuffle_xor"):
+        word = getattr(machine, name)
+        monkeypatch.setattr(machine, name, lambda *a, word=word: (counted.append(1), word(*a))[1])
+    monkeypatch.setattr(machine, "barrier", lambda: pytest.fail("a warp needs no barrier"))
+    assert_holds(machine.relayout(machine.place(target), load(source, array)), array)
+    assert len(counted) == shuffles

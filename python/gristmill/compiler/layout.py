@@ -55,6 +55,22 @@ class Layout:
         """Return the lowest register whose own part of the coordinates is `coordinates`; -1 if there is none."""
         return _register_table(self).get(coordinates, -1)
 
+    def preimage(self, coordinates: Coordinates) -> tuple[int, int, int, int] | None:
+        """Return a (register, lane, warp, block) at which the element lies, by the first bits that reach it."""
+        reduced: list[tuple[int, int]] = []  # independent vectors, and the bits of the index whose bases add up to them
+        for i, basis in enumerate(self.bases):
+            vector, bits = _reduce(flatten(basis, self.shape), 1 << i, reduced)
+            if vector:
+                reduced.append((vector, bits))
+        rest, bits = _reduce(flatten(coordinates, self.shape), 0, reduced)
+        if rest:
+            return None
+        found = []
+        for part in (self.reg, self.lane, self.warp, self.block):
+            found.append(bits & (1 << len(part)) - 1)
+            bits >>= len(part)
+        return found[0], found[1], found[2], found[3]
+
     def map_coordinates(self, shape: tuple[int, ...], change: Callable[[Coordinates], Coordinates]) -> Layout:
         """Return the layout whose bases are `change(basis)`; `change` must be linear over bits."""
         parts = (self.reg, self.lane, self.warp, self.block)
@@ -104,6 +120,13 @@ class Layout:
     def __str__(self) -> str:
         parts = {"reg": self.reg, "lane": self.lane, "warp": self.warp} | ({"block": self.block} if self.block else {})
         return " ".join(f"{name}={_short(part)}" for name, part in parts.items())
+
+
+def _reduce(vector: int, bits: int, by: list[tuple[int, int]]) -> tuple[int, int]:
+    for other, of_other in by:
+        if vector ^ other < vector:
+            vector, bits = vector ^ other, bits ^ of_other
+    return vector, bits
 
 
 def _short(part: tuple[Coordinates, ...]) -> str:

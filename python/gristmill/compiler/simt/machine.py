@@ -152,6 +152,9 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def shuffle_xor(self, x: V, mask: int) -> V:
         return Numbers(self._spread(x)[self.index ^ mask], x.dtype)
 
+    def shuffle_index(self, x: V, lane: V) -> V:
+        return Numbers(self._spread(x)[self.index & ~31 | self._spread(lane)], x.dtype)
+
     def _spread(self, x: V) -> Any:
         return spread(cast(Numbers, x).each, self.index)
 

@@ -169,13 +169,19 @@ class CudaMachine(LlvmMachine, ThreadMachine):
             return self.compare("==", self._thread_bits(lane, warp, block, dt.i32), self.constant(dt.i32, 0))
 
     def shuffle_xor(self, x: V, mask: int) -> V:
+        return self._shuffle("bfly", x, f"i32 {mask}")
+
+    def shuffle_index(self, x: V, lane: V) -> V:
+        return self._shuffle("idx", x, self.typed(lane))
+
+    def _shuffle(self, mode: str, x: V, operand: str) -> V:
         bits = 8 if x.dtype == dt.bool_ else x.dtype.bits
         if bits == 64:
-            return self._shuffle_halves(x, mask)
+            return self._shuffle_halves(mode, x, operand)
         word = self.bitcast(x, dt.u32) if bits == 32 else self.to_word(x)
-        arguments = f"i32 -1, {self.typed(word)}, i32 {mask}, i32 31"
-        self.declarations.add("declare i32 @llvm.nvvm.shfl.sync.bfly.i32(i32, i32, i32, i32)")
-        moved = self.emit(f"call i32 @llvm.nvvm.shfl.sync.bfly.i32({arguments})", dt.u32)
+        name = f"llvm.nvvm.shfl.sync.{mode}.i32"
+        self.declarations.add(f"declare i32 @{name}(i32, i32, i32, i32)")
+        moved = self.emit(f"call i32 @{name}(i32 -1, {self.typed(word)}, {operand}, i32 31)", dt.u32)
         return self.bitcast(moved, x.dtype) if bits == 32 else self.from_word(moved, x.dtype)
 
     def to_word(self, x: V) -> V:
@@ -189,9 +195,9 @@ class CudaMachine(LlvmMachine, ThreadMachine):
             return self.bitcast(self.cast(word, dt.u8 if dtype.bits == 8 else dt.u16), dtype)
         return self.cast(word, dtype)
 
-    def _shuffle_halves(self, x: V, mask: int) -> V:
+    def _shuffle_halves(self, mode: str, x: V, operand: str) -> V:
         pair = self.emit(f"bitcast {self.typed(self.bitcast(x, dt.u64))} to <2 x i32>", dt.u32, 2)
-        moved = [self.shuffle_xor(self._element(pair, i), mask) for i in range(2)]
+        moved = [self._shuffle(mode, self._element(pair, i), operand) for i in range(2)]
         return self.bitcast(self._join_words(moved), x.dtype)
 
     def _join_words(self, halves: Sequence[V]) -> V:

@@ -3,13 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer, Value
-from gristmill.compiler.layout import Layout, combine, flatten
+from gristmill.compiler.layout import Layout, combine, flatten, rank
 from gristmill.compiler.machine import V
 from gristmill.dtypes import Dtype
+
+MOST_SHUFFLES = 4  # of a register; beyond, shared memory is cheaper
+
+
+@dataclass(frozen=True)
+class Way:
+    """Where a relayout within warps finds elements: bits of the source's index by those of the target's.
+
+    The target's register r of lane l is the source's register `registers[r]` ^ what `lane_registers` gives for the bits
+    of l, in the lane `register_lanes[r]` ^ what `lanes` gives for them.
+    """
+
+    registers: tuple[int, ...]
+    register_lanes: tuple[int, ...]
+    lanes: tuple[int, ...]
+    lane_registers: tuple[int, ...]
+
+
+def within_warps(source: Layout, target: Layout) -> Way | None:
+    """How a relayout goes without leaving the warps, in a few shuffles; None if it does not."""
+    if (source.warp, source.block) != (target.warp, target.block):
+        return None
+    origins = [source.preimage(combine(target.reg, r, len(target.shape))) for r in range(target.registers)]
+    bases = [source.preimage(basis) for basis in target.lane]
+    if any(found is None or found[2] or found[3] for found in (*origins, *bases)):
+        return None
+    registers, register_lanes = zip(*((found[0], found[1]) for found in origins if found), strict=True)
+    lane_registers, lanes = zip(*((found[0], found[1]) for found in bases if found), strict=True)
+    if 1 << rank(lane_registers) > MOST_SHUFFLES:
+        return None
+    return Way(registers, register_lanes, lanes, lane_registers)
+
+
+def shuffled(m: Any, tile: Any, target: Layout, way: Way) -> Any:
+    """Take each register from the lane that has it; where lanes want different ones, from each, and choose."""
+    choices = sorted({combine_bits(way.lane_registers, lane) for lane in range(32)})
+    wanted = m.thread_bits(list(enumerate(way.lane_registers)), (), (), dt.i32)
+    is_same_lane = way.lanes == tuple(1 << i for i in range(5))
+    made: dict[tuple[int, int], V] = {}
+
+    def taken(register: int, lane: int) -> V:
+        if (register, lane) not in made:
+            x = tile.registers[register]
+            made[register, lane] = (m.shuffle_xor(x, lane) if lane else x) if is_same_lane else moved(x, lane)
+        return made[register, lane]
+
+    def moved(x: V, lane: int) -> V:
+        place = m.thread_bits(list(enumerate(way.lanes)), (), (), dt.i32)
+        return m.shuffle_index(x, m.bit_xor(place, m.constant(dt.i32, lane)) if lane else place)
+
+    registers = []
+    for register, lane in zip(way.registers, way.register_lanes, strict=True):
+        x = taken(register ^ choices[0], lane)
+        for choice in choices[1:]:
+            is_wanted = m.compare("==", wanted, m.constant(dt.i32, choice))
+            x = m.select(is_wanted, taken(register ^ choice, lane), x)
+        registers.append(x)
+    return m.tile(target, registers)
+
+
+def combine_bits(numbers: Sequence[int], bits: int) -> int:
+    """The XOR of the numbers whose bit is set."""
+    result = 0
+    for i, number in enumerate(numbers):
+        result ^= number if bits >> i & 1 else 0
+    return result
 
 
 def _own(layout: Layout, register: int) -> tuple[int, ...]:

@@ -91,6 +91,10 @@ class ThreadMachine(Machine):
     def shuffle_xor(self, x: V, mask: int) -> V: ...
 
     @abstractmethod
+    def shuffle_index(self, x: V, lane: V) -> V:
+        """What the lane of the same warp that `lane` names has in x."""
+
+    @abstractmethod
     def barrier(self) -> None: ...
 
     @abstractmethod
@@ -349,7 +353,7 @@ class ThreadMachine(Machine):
         return Held(layout, registers)
 
     def relayout(self, result: Value, tile: V | Held) -> V | Held:
-        """Bring a tile to the layout of `result`: by renaming registers, or through shared memory."""
+        """Bring a tile to the layout of `result`: by renaming registers, by shuffles, or through shared memory."""
         assert isinstance(tile, Held)
         source, target = tile.layout, self.layouts[result]
         assert source.block == target.block, "a relayout stays within its block"
@@ -357,6 +361,8 @@ class ThreadMachine(Machine):
         if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
         dtype = result.type.dtype
+        if isinstance(dtype, Dtype) and (way := thread_moves.within_warps(source, target)):
+            return thread_moves.shuffled(self, tile, target, way)
         (memory,) = self.scratch([dtype], result.type.elements)
         for register, index in self.positions(source):
             self.shared_store(memory, index, tile.registers[register])

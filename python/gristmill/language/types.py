@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -248,8 +247,3 @@ def check_axis(axis: Any, rank: int, what: str) -> int:
             f"{what}: axis {axis} is out of range for {rank} dimensions", fix=f"use {-rank} to {rank - 1}"
         )
     return axis % rank
-
-
-def float_bits(number: float) -> int:
-    """Return the bits of a float64."""
-    return int(struct.unpack("<Q", struct.pack("<d", number))[0])

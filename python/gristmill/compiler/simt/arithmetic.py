@@ -10,7 +10,6 @@ import numpy as np
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import Machine, V
-from gristmill.compiler.simt.float8 import decode, encode, is_float8
 from gristmill.compiler.simt.intrinsics import meaning
 from gristmill.compiler.simt.numbers import (
     Kind,
@@ -23,6 +22,7 @@ from gristmill.compiler.simt.numbers import (
     to_bits,
 )
 from gristmill.dtypes import Dtype
+from gristmill.language.float8 import decode, encode, is_float8
 
 COMPARISONS = {
     "<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal, "==": np.equal, "!=": np.not_equal,

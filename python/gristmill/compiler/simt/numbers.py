@@ -14,9 +14,9 @@ import numpy as np
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
-from gristmill.compiler.simt.float8 import decode, encode, is_float8
 from gristmill.compiler.targets.llvm import half_bits
 from gristmill.dtypes import Dtype
+from gristmill.language.float8 import decode, encode, is_float8
 
 Kind = Dtype | Pointer
 NAN_OF_BF16 = np.uint32(0x7FFF0000)
@@ -51,7 +51,7 @@ def number_of(dtype: Dtype, number: float | int | bool) -> Any:
     if dtype == dt.bf16:
         return from_bits(np.uint16(half_bits(float(number), dtype)), dtype)
     if is_float8(dtype):
-        return encode(odd_single(np.float64(number)), dtype)
+        return encode(number, dtype)
     if dtype.is_float or dtype == dt.bool_:
         return np.float64(number).astype(storage(dtype))
     return np.array(int(number) % (1 << dtype.bits), f"u{dtype.itemsize}").view(storage(dtype))[()]
@@ -117,7 +117,7 @@ def convert(each: Any, source: Dtype, to: Dtype) -> Any:
     if to == dt.f16:
         return each.astype(np.float16)
     if is_float8(to):
-        return encode(odd_single(each) if each.dtype == np.float64 else each, to)
+        return encode(each, to)
     return round_to_bf16(odd_single(each) if each.dtype == np.float64 else each.astype(np.float32))
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill.compiler import emit
-from gristmill.compiler.ir import Function, Op, Pointer, Value, reached, sources, walk
+from gristmill.compiler.ir import Function, Op, Value, addressed, sources, walk
 from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
@@ -122,10 +122,8 @@ def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     made = sources(function.body)
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
     for op in walk(function.body):
-        if isinstance(op, Op) and op.row.touches_memory and op.operands[0].type.is_pointer:
-            found = reached(op.operands[:1], lambda value: made.get(value, []))
+        if isinstance(op, Op) and op.row.touches_memory:
             for kind in ("read", "write") if op.row.effect == "update" else (op.row.effect,):
-                touched[kind] |= found
-    names = [p.name for p in function.parameters if isinstance(p.type.dtype, Pointer)]
-    by_name = {kind: {v.name for v in values} for kind, values in touched.items()}
-    return tuple(n for n in names if n in by_name["write"]), tuple(n for n in names if n in by_name["read"])
+                touched[kind] |= addressed(op.operands[0], made, function)
+    written, read = ([p.name for p in function.parameters if p in touched[kind]] for kind in ("write", "read"))
+    return tuple(written), tuple(read)

@@ -235,6 +235,14 @@ def reached(values: Iterable[Value], before: Callable[[Value], Iterable[Value]])
     return seen
 
 
+def addressed(address: Value, made: dict[Value, list[Value]], function: Function) -> set[Value]:
+    """The kernel's arguments that an address may lie in, by the `sources` of the values; none for shared memory."""
+    if not address.type.is_pointer:
+        return set()
+    found = reached([address], lambda value: made.get(value, []))
+    return {value for value in function.parameters if value.type.is_pointer and value in found}
+
+
 Mapping = dict[Value, Value]
 
 

@@ -9,7 +9,7 @@ argument.
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Block, Function, Op, Value, reached, sources, walk
+from gristmill.compiler.ir import Block, Function, Op, Value, addressed, sources, walk
 from gristmill.compiler.passes.hold import is_repeatable
 
 ROOM = 192  # bytes of registers that a thread may fill with what the closing stores need
@@ -24,8 +24,8 @@ def run(function: Function) -> None:
         if block.yields:
             continue
         closing = _closing(block)
-        stored = {a for op in closing if op.row.effect == "write" for a in _arguments(op, made, function)}
-        late = [op for op in closing if _is_read(op) and not stored & _arguments(op, made, function)]
+        stored = {a for op in closing if op.row.effect == "write" for a in addressed(op.operands[0], made, function)}
+        late = [op for op in closing if _is_read(op) and not stored & addressed(op.operands[0], made, function)]
         if sum(_bytes(op.results[0]) for op in late if op.operands[0].type.is_pointer) > ROOM * _threads(function):
             for op in late:
                 op.attributes["late"] = True
@@ -57,11 +57,3 @@ def _is_read(statement: Op) -> bool:
 
 def _is_store(statement: Op) -> bool:
     return statement.row.goes_by_register and not statement.results
-
-
-def _arguments(op: Op, made: dict[Value, list[Value]], function: Function) -> set[Value]:
-    """The kernel's arguments that an address follows from; none for shared memory."""
-    if not op.operands[0].type.is_pointer:
-        return set()
-    found = reached(op.operands[:1], lambda value: made.get(value, []))
-    return {value for value in found if value in function.parameters and value.type.is_pointer}

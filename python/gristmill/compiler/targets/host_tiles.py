@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gristmill.compiler.ir import For, Function, If, Op, Statement, Value, While, reached, sources, walk
+from gristmill.compiler.ir import For, Function, If, Op, Statement, Value, While, addressed, sources, walk
 from gristmill.compiler.machine import V
 
 
@@ -85,12 +85,6 @@ def reaches(tile: Any, buffers: set[Buffer], same: bool = True) -> bool:
     return any(reaches(s, buffers, same and is_same) for s, is_same in tile.sources)
 
 
-def _arguments(function: Function) -> Callable[[Value], set[Value]]:
-    """A function that names the kernel's arrays that an address may lie in."""
-    made, parameters = sources(function.body), {v for v in function.parameters if v.type.is_pointer}
-    return lambda address: reached([address], lambda value: made.get(value, [])) & parameters
-
-
 class Uses:
     """Which sweeps need each value, found from the last statement to the first.
 
@@ -103,7 +97,8 @@ class Uses:
         self.sweeps: dict[Value, set[Any]] = {}
         self.kept: set[Value] = set()
         self.crossings: set[Statement] = set()
-        self.arguments = _arguments(function)
+        made = sources(function.body)
+        self.arguments = lambda address: addressed(address, made, function)
         for statement in walk(function.body):
             if isinstance(statement, Op) and self._is_cheap(statement):
                 self.cheap |= set(statement.results)

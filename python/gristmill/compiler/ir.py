@@ -171,6 +171,11 @@ class Function:
     def parameters(self) -> list[Value]:
         return self.body.arguments
 
+    @property
+    def threads(self) -> int:
+        """Those that share a tile: of a block, or of all blocks of its cluster."""
+        return 32 * self.num_warps * self.num_blocks
+
 
 def walk(block: Block) -> Iterator[Statement]:
     """Yield every statement below `block`, outer before inner, in order."""

@@ -110,7 +110,7 @@ class _Phases:
 
 def is_large(value: Value, function: Function) -> bool:
     """Whether each thread has so many elements of a tile that they crowd its registers."""
-    return value.type.elements >= LARGE * 32 * function.num_warps * function.num_blocks
+    return value.type.elements >= LARGE * function.threads
 
 
 def _waits(statement: Statement) -> bool:

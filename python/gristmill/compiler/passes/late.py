@@ -17,7 +17,7 @@ ROOM = 192  # bytes of registers that a thread may fill with what the closing st
 
 def run(function: Function) -> None:
     """Mark loads and held tiles of each block's end."""
-    if _threads(function) == 32:
+    if function.threads == 32:
         return
     made = sources(function.body)
     for block in [function.body, *(b for s in walk(function.body) for b in s.blocks)]:
@@ -26,17 +26,13 @@ def run(function: Function) -> None:
         closing = _closing(block)
         stored = {a for op in closing if op.row.effect == "write" for a in addressed(op.operands[0], made, function)}
         late = [op for op in closing if _is_read(op) and not stored & addressed(op.operands[0], made, function)]
-        if sum(_bytes(op.results[0]) for op in late if op.operands[0].type.is_pointer) > ROOM * _threads(function):
+        if sum(_bytes(op.results[0]) for op in late if op.operands[0].type.is_pointer) > ROOM * function.threads:
             for op in late:
                 op.attributes["late"] = True
 
 
 def _bytes(value: Value) -> int:
     return value.type.elements * value.type.dtype.bits // 8
-
-
-def _threads(function: Function) -> int:
-    return 32 * function.num_warps * function.num_blocks
 
 
 def _closing(block: Block) -> list[Op]:

@@ -110,28 +110,18 @@ def split(m: Any, results: Sequence[Value], tile: Any) -> list[Any]:
 def exchange(m: Any, result: Value, tile: Any, axis: int, mask: int) -> Any:
     """Elements whose coordinate along `axis` differs by `mask`."""
     layout: Layout = tile.layout
-    reg, lane, warp = _bits_that_move(layout, axis, mask)
+    step = tuple(mask if a == axis else 0 for a in range(len(layout.shape)))
+    moves = layout.preimage(step)
+    assert moves is not None and not moves[3]
+    reg, lane, warp, _ = moves
     if warp:
-        return _through_shared(
-            m, tile, flatten(tuple(mask if a == axis else 0 for a in range(len(layout.shape))), layout.shape)
-        )
+        return _through_shared(m, tile, flatten(step, layout.shape))
     moved: dict[int, V] = {}
     for x in tile.registers if lane else ():
         if id(x) not in moved:
             moved[id(x)] = m.shuffle_xor(x, lane)
     source = [tile.registers[r ^ reg] for r in range(layout.registers)]
     return m.tile(layout, [moved[id(x)] if lane else x for x in source])
-
-
-def _bits_that_move(layout: Layout, axis: int, mask: int) -> tuple[int, int, int]:
-    """The XOR of register, lane and warp that adds `mask` to the coordinate, bit by bit."""
-    found = [0, 0, 0]
-    for size in (1 << i for i in range(mask.bit_length()) if mask >> i & 1):
-        basis = tuple(size if a == axis else 0 for a in range(len(layout.shape)))
-        parts = (layout.reg, layout.lane, layout.warp)
-        part = next(i for i, bases in enumerate(parts) if basis in bases)
-        found[part] ^= 1 << parts[part].index(basis)
-    return found[0], found[1], found[2]
 
 
 def _shared_copy(m: Any, tile: Any) -> V:

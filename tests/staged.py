@@ -7,6 +7,7 @@ from typing import Any
 from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import Function, Op, Pointer, verify, walk
 from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
 from gristmill.specialisation import VARIANTS, Specialisation
 from machines import kernel_of, shipped_kernels
@@ -35,6 +36,7 @@ def run_passes(
     function = build(kernel, specialisation or kernel.specialisations()[0], variant)
     if variant.is_aligned:
         function.facts |= access.promise(function)
+    function.shared_bytes = TARGETS["sm_80"].shared_bytes
     for _, run, kinds in PIPELINE:
         if kind in kinds:
             run(function)

@@ -11,7 +11,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, Function, Tile, Value
+from gristmill.compiler.ir import Block, Function, Place, Tile, Value
 from gristmill.compiler.layout import (
     LANE_BITS,
     Layout,
@@ -273,11 +273,16 @@ def test_flatten_and_unflatten_are_inverse(shape, data):
 # ---- executed for every thread -------------------------------------------------------------------------------------
 
 
+PLACES, PLACE_BYTES = 16, 8192
+
+
 class Threads(SimtMachine):
     """The simulated device with the threads of a layout, for steps that no kernel stands around."""
 
     def __init__(self, layout: Layout):
-        super().__init__(Function("", Block(), 1 << len(layout.warp), 1 << len(layout.block)))
+        function = Function("", Block(), 1 << len(layout.warp), 1 << len(layout.block), used_bytes=PLACES * PLACE_BYTES)
+        super().__init__(function)
+        self.places = iter([Place(PLACE_BYTES * i, PLACE_BYTES) for i in range(PLACES)])
 
     def place(self, layout: Layout) -> Value:
         """Return a value that has this layout."""

@@ -1,58 +1,93 @@
-"""Where shared memory lies: exchanges take turns in two areas, and barriers stand where straight code ends."""
+"""Where shared memory lies, and where barriers stand: the pass `shared`, and what it makes of kernels."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gristmill import dtypes as dt
 from gristmill.compiler.compile import compile_variants
+from gristmill.compiler.ir import Op, Place, walk
+from gristmill.compiler.passes.shared import aligned, notes
+from gristmill.compiler.prepare import prepare
 from gristmill.compiler.targets import TARGETS
-from gristmill.compiler.targets.cuda_shared import SharedMemory
+from gristmill.errors import KernelError
+from gristmill.specialisation import VARIANTS
 from machines import kernel_of
 
-DTYPES = [dt.i8, dt.f16, dt.f32, dt.f64]
+
+def kernel_with(body: str, dtype: str = "f32"):
+    head = f"@gm.kernel(grid=1)\ndef k(p: gm.ptr[gm.{dtype}], q: gm.ptr[gm.{dtype}], n: gm.i32):\n"
+    load = "    x = tl.load(p + tl.arange(0, 1024))\n"
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    return kernel_of(head + load + lines + "    tl.store(q + tl.arange(0, 1024), x)\n")
 
 
-def place_of(memory: SharedMemory, handle) -> int:
-    return int(memory.placed(handle.text).split("i32 ")[1].rstrip(")"))
+def prepared(body: str, target: str = "sm_90a"):
+    kernel = kernel_with(body)
+    return prepare(kernel, kernel.specialisations()[0], VARIANTS[0], TARGETS[target], lambda stage, thing: None)[0]
 
 
-@given(
-    st.lists(st.tuples(st.booleans(), st.lists(st.sampled_from(DTYPES), min_size=1, max_size=3), st.integers(1, 99)))
-)
-def test_what_lasts_and_the_two_areas_never_overlap(wanted):
-    memory, machine = SharedMemory(), SimpleNamespace(label="entry", loop_depth=0)
-    taken = []
-    for lasts, dtypes, elements in wanted:
-        handles = [memory.lasting(d, elements) for d in dtypes] if lasts else memory.exchange(machine, dtypes, elements)
-        owner = len(taken) + 2 if lasts else memory.turn
-        taken += [
-            (owner if not lasts else owner + i, h, d, elements)
-            for i, (h, d) in enumerate(zip(handles, dtypes, strict=True))
-        ]
-    spans = [(owner, place_of(memory, h), elements * d.itemsize, d) for owner, h, d, elements in taken]
-    for owner, start, size, dtype in spans:
-        assert start % dtype.itemsize == 0
-        assert start + size <= memory.total_bytes
-        for other, begin, length, _ in spans:
-            assert owner == other or start + size <= begin or begin + length <= start
+def places_of(function) -> list[tuple[Op, tuple[Place, ...]]]:
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
+    return [(op, op.places) for op in ops if op.places]
 
 
-def test_exchanges_of_several_dtypes_lie_side_by_side():
-    memory, machine = SharedMemory(), SimpleNamespace(label="entry", loop_depth=0)
-    first, second = memory.exchange(machine, [dt.i8, dt.f64], 5)
-    assert (place_of(memory, first), place_of(memory, second)) == (0, 16)
+STEPS = ["x = x / tl.sum(x)", "x = tl.flip(x, 0)", "x = tl.cumsum(x, 0)", "x = tl.sort(x)", "x = x - tl.max(x)"]
+
+
+@given(st.lists(st.sampled_from(STEPS), min_size=1, max_size=4))
+def test_an_exchange_never_writes_what_may_still_be_read(steps):
+    function = prepared("\n".join(steps))
+    read: list[Place] = []
+    for op, places in places_of(function):
+        remaining = list(places)
+        for size in notes(function, op)[0]:
+            if size is None:
+                read = read[-1:]
+                continue
+            place = remaining.pop(0)
+            assert place.size == size and place.start % 16 == 0 and place.end <= function.used_bytes
+            assert place.has_barrier or not any(place.meets(other) for other in read)
+            read = [] if place.has_barrier else read
+            read.append(place)
+        assert not remaining
+
+
+def test_several_dtypes_lie_side_by_side():
+    function = prepared("x = x + tl.argmax(x, 0)")
+    ((_, (place,)),) = places_of(function)
+    assert place == Place(0, aligned(4 * 4) + aligned(4 * 4))
+
+
+def test_places_are_printed():
+    kernel = kernel_with("for i in range(n):\n    x = x / tl.sum(x)")
+    seen = []
+    prepare(kernel, kernel.specialisations()[0], VARIANTS[0], TARGETS["sm_90a"], lambda *stage: seen.append(stage))
+    from gristmill.compiler.ir import print_function
+
+    assert "places=[barrier+0:16]" in print_function(dict(seen)["shared"])
+
+
+def test_a_held_tile_keeps_its_place_until_its_last_use():
+    load, store = "y = tl.load(p + tl.arange(0, 8192))", "tl.store(q + tl.arange(0, 8192), y * tl.sum(y))"
+    (_, (kept,)), *others = places_of(prepared(f"{load}\nx = tl.flip(x, 0)\n{store}", "sm_80"))
+    assert kept.size == 8192 * 4 and len(others) == 2
+    assert not any(kept.meets(place) for _, places in others for place in places)
+    (_, (kept,)), *_, (_, (flipped,)) = places_of(prepared(f"{load}\n{store}\nx = tl.flip(x, 0)", "sm_80"))
+    assert kept.meets(flipped) and flipped.has_barrier
+
+
+def test_more_shared_memory_than_there_is_names_the_line():
+    kernel = kernel_with("y = tl.load(p + tl.arange(0, 32768))\ntl.store(q + tl.arange(0, 32768), tl.flip(y, 0))")
+    with pytest.raises(KernelError, match=r"needs 131072 bytes of shared memory, the target has 101376") as caught:
+        compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_80"])
+    assert caught.value.fix
+    assert caught.value.position.text.strip().startswith("tl.store")
 
 
 def ptx(body: str, target: str = "sm_90a"):
-    head = "@gm.kernel(grid=1)\ndef k(p: gm.ptr[gm.f32], q: gm.ptr[gm.f32], n: gm.i32):\n"
-    load = "    x = tl.load(p + tl.arange(0, 1024))\n"
-    lines = "".join(f"    {line}\n" for line in body.splitlines())
-    kernel = kernel_of(head + load + lines + "    tl.store(q + tl.arange(0, 1024), x)\n")
+    kernel = kernel_with(body)
     return compile_variants(kernel, kernel.specialisations()[0], TARGETS[target])[0]
 
 
@@ -67,8 +102,8 @@ def test_sorting_takes_two_areas_however_many_exchanges_it_needs():
     [
         ("x = x / tl.sum(x) - tl.max(x)", 2),  # each exchange has its own
         ("for i in range(n):\n    x = x / tl.sum(x)", 2),  # and one, since the last round may still read
-        ("for i in range(n):\n    x = x / tl.sum(x) - tl.max(x)", 3),
-        ("x = x / tl.sum(x)\nif n > 3:\n    x = x - tl.max(x)", 3),
+        ("for i in range(n):\n    x = x / tl.sum(x) - tl.max(x)", 2),  # the other's lies in between
+        ("x = x / tl.sum(x)\nif n > 3:\n    x = x - tl.max(x)", 2),
         ("for i in range(n):\n    x = x + 1.0\nx = x / tl.sum(x)", 1),
     ],
 )

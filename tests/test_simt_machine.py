@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import run_kernel
-from gristmill.compiler.ir import Block, For, Function, If, Pointer, Tile, Value, While
+from gristmill.compiler.ir import Block, For, Function, If, Place, Pointer, Tile, Value, While
 from gristmill.compiler.layout import blocked
+from gristmill.compiler.passes import shared
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.numbers import Numbers
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.simt.shared import SharedMemory, SharedTile
-from gristmill.compiler.targets import cuda_shared
 from gristmill.compiler.targets.threads import Held
 from gristmill.errors import Position, SimulationError
 from gristmill.language.index import dt_numpy
@@ -28,7 +28,9 @@ PLACE = Position("kernel.py", 7, 5, 9, "    here")
 
 
 def machine(num_warps: int = 2, num_blocks: int = 1) -> SimtMachine:
-    return SimtMachine(Function("", Block(), num_warps, num_blocks))
+    m = SimtMachine(Function("", Block(), num_warps, num_blocks, used_bytes=1 << 16))
+    m.places = iter([Place(start, 1 << 14) for start in range(0, 1 << 16, 1 << 14)])
+    return m
 
 
 def i32(numbers: object) -> Numbers:
@@ -192,20 +194,15 @@ def test_exchanges_that_follow_each_other_need_two_areas(monkeypatch, dtype):
     x, y = np.ones(1024, np.float32), np.zeros(1024, dt_numpy(getattr(dt, dtype)))
     run_simulated(kernel_of(TWO_EXCHANGES.format(dtype=dtype)), None, x, y)
     assert (y == 1026).all()
-    exchange = cuda_shared.SharedMemory.exchange
-
-    def in_one_area(memory, *arguments):
-        memory.turn = 1
-        return exchange(memory, *arguments)
-
-    monkeypatch.setattr(cuda_shared.SharedMemory, "exchange", in_one_area)
+    monkeypatch.setattr(shared, "_lowest", lambda size, taken: Place(0, size))
+    monkeypatch.setattr(Place, "meets", lambda place, other: False)
     with pytest.raises(SimulationError, match=r"race: thread .* stores element .* which another thread loaded"):
         run_simulated(kernel_of(TWO_EXCHANGES.format(dtype=dtype) + "\n"), None, x, y)
 
 
 def test_tiles_of_two_dtypes_race_where_their_bytes_overlap():
     m = machine()
-    memory = SharedMemory(512, 1, 1, m.reports)
+    memory = SharedMemory(512, 1, m.reports)
     wide, narrow = SharedTile(memory, 0, dt.f64, 64), SharedTile(memory, 16, dt.i8, 64)
     wide.store(m.index, [m.index.astype(np.float64)])
     with pytest.raises(SimulationError, match=r"race: thread 0, .* loads element 0 of a tile"):

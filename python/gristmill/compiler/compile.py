@@ -17,6 +17,7 @@ from gristmill.compiler.targets import Target
 from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
+from gristmill.errors import KernelError
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 
 Watch = Callable[[str, Any], None]
@@ -90,6 +91,8 @@ def lower_variant(
 ) -> Lowered:
     """Build the tile IR, run the passes, and lower it on the target's machine."""
     function, divisibility = prepare(kernel, specialisation, variant, target, watch)
+    if target.kind == "cuda" and not is_replaceable(kernel, specialisation):
+        _check_shared(function)
     machine = CudaMachine(function) if target.kind == "cuda" else HostMachine(function, target)
     text = machine.text()
     watch("llvm", text)
@@ -115,6 +118,16 @@ def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
 
 def _ignore(stage: str, thing: Any) -> None:
     return None
+
+
+def _check_shared(function: Function) -> None:
+    """Raise at the op that takes the most if a block needs more shared memory than the target has."""
+    if function.used_bytes > function.shared_bytes:
+        largest = max(
+            (s for s in walk(function.body) if isinstance(s, Op) and s.places), key=lambda op: op.places[-1].end
+        )
+        message = f"a block needs {function.used_bytes} bytes of shared memory, the target has {function.shared_bytes}"
+        raise KernelError(message, fix="take smaller blocks, and more programs", position=largest.position)
 
 
 def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -80,10 +80,31 @@ class Op:
     position: Position | None = None
 
     blocks: tuple[Block, ...] = ()
+    places: tuple[Place, ...] = ()  # in shared memory
 
     @property
     def name(self) -> str:
         return str(self.row.name)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Bytes of a block's shared memory that an op takes, and whether a barrier has to come before it writes them."""
+
+    start: int
+    size: int
+    has_barrier: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    def meets(self, other: Place) -> bool:
+        """Whether they have bytes in common."""
+        return self.start < other.end and other.start < self.end
+
+    def __str__(self) -> str:
+        return f"{'barrier+' if self.has_barrier else ''}{self.start}:{self.end}"
 
 
 @dataclass(eq=False)
@@ -158,7 +179,8 @@ class Function:
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
-    shared_bytes: int = 0  # that a block may have on the target
+    shared_bytes: int = 0  # of shared memory that a block may have on the target
+    used_bytes: int = 0  # and that it takes
     sm: int = 0  # the CUDA target's architecture
     ptx_version: int = 0  # and its version of PTX, as in 78
     is_checked: bool = False  # whether the build asks for checks at run time
@@ -353,6 +375,8 @@ class _Printer:
     def statement(self, statement: Statement, indent: str) -> None:
         operands = [self.name(v) for v in statement.operands]
         operands += [f"{k}={_attribute(v)}" for k, v in statement.attributes.items() if v not in (None, "")]
+        if isinstance(statement, Op) and statement.places:
+            operands.append(f"places=[{' '.join(map(str, statement.places))}]")
         text = f"{statement.name} {', '.join(operands)}".rstrip()
         results = self.typed(statement.results)
         self.lines.append(indent + (f"{results} = {text}" if results else text))

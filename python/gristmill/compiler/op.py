@@ -34,7 +34,8 @@ class OpRow:
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
     `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
-    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
+    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time. `is_kept`: its
+    result lies in shared memory.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -52,6 +53,7 @@ class OpRow:
     is_check: bool = False
     predicate: str = ""
     goes_by_register: bool = False
+    is_kept: bool = False
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None

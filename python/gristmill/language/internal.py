@@ -32,7 +32,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.relayout(op.results[0], x)
 
 
-@op("internal", kind="tile")
+@op("internal", kind="tile", is_kept=True)
 def hold(input: Any) -> Value:
     """A copy of the tile in shared memory, for `held`."""
     x = as_value(input)

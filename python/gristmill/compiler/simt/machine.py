@@ -9,14 +9,13 @@ from typing import Any, cast
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While
+from gristmill.compiler.ir import Block, For, Function, If, Op, Place, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt import lone, printing, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
-from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
 from gristmill.compiler.simt.shared import SharedMemory, SharedTile
@@ -37,7 +36,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     kinds = ("simt", "cuda", "threads")
 
-    def __init__(self, function: Function, exchanges: Exchanges | None = None):
+    def __init__(self, function: Function):
         self.function = function
         self.layouts = function.layouts
         self.constancy = function.constancy
@@ -50,10 +49,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.clock = Clock(threads)
         self.reports = Reports(self.clock)
         self.memory = GlobalMemory(len(self.index), self.clock, self.reports)
-        self.reserved: dict[tuple[Op | None, int], SharedTile] = {}
-        self.exchanges = exchanges_of(function) if exchanges is None else exchanges
-        self.areas = self._areas()
-        self.counts = [0, 0]  # of the op's reservations and exchanges so far
+        self.shared_memory = SharedMemory(function.used_bytes, self.num_blocks, self.reports)
+        self.places: Iterator[Place] = iter(())
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
@@ -84,8 +81,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         """Execute one program of the grid."""
         self.reports.program = program
         self.clock.next_program()
-        for memory in (*self.areas, *(tile.memory for tile in self.reserved.values())):
-            memory.poison()
+        self.shared_memory.poison(Place(0, self.function.used_bytes))
         with np.errstate(all="ignore"):
             self.run(self.function.body, dict(bound))
 
@@ -175,30 +171,9 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     # -- shared memory
 
-    def _areas(self) -> list[SharedMemory]:
-        """The two areas that exchanges take in turn."""
-        sizes = [max((e.size for e in self.exchanges.values() if e.area == area), default=0) for area in (0, 1)]
-        return [SharedMemory(size, 1, self.num_blocks, self.reports) for size in sizes]
-
-    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
-        key = (self.op, self.counts[0])
-        self.counts[0] += 1
-        if key not in self.reserved:
-            memory = SharedMemory(elements * dtype.itemsize, dtype.itemsize, self.num_blocks, self.reports)
-            self.reserved[key] = SharedTile(memory, 0, dtype, elements)
-        return _handle(self.reserved[key])
-
-    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
-        exchange = self.exchanges.get((self.op, self.counts[1]))
-        if exchange is None:
-            return super().scratch(dtypes, elements)
-        self.counts[1] += 1
-        if exchange.has_barrier:
-            self.barrier()
-        area = self.areas[exchange.area]
-        area.poison()
-        tiles = [SharedTile(area, start, d, elements) for start, d in zip(exchange.starts, dtypes, strict=True)]
-        return [_handle(tile) for tile in tiles]
+    def shared_at(self, place: Place, dtype: Dtype | Pointer, elements: int) -> V:
+        self.shared_memory.poison(place)
+        return _handle(SharedTile(self.shared_memory, place.start, dtype, elements))
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
         self.shared_store_wide(memory, index, [x])
@@ -289,16 +264,15 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def run_op(self, op: Op, values: Values) -> None:
         """Execute an op; what it reserves is the same memory whenever it comes."""
-        outer = self.op, self.counts
+        outer = self.op, self.places
         with self.at(op):
-            self.op, self.counts = op, [0, 0]
+            self.op, self.places = op, iter(op.places)
             LlvmMachine.run_op(cast(Any, self), op, values)
-            self.op, self.counts = outer
+            self.op, self.places = outer
 
     def repeat(self, stop: int, step: int, initial: list[V], body: Callable[[V, list[V]], list[V]]) -> list[V]:
-        counts, carried = list(self.counts), initial
+        carried = initial
         for position in range(0, stop, step):
-            self.counts = list(counts)
             carried = body(self.constant(dt.i64, position), carried)
         return carried
 

@@ -14,7 +14,6 @@ from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate,
 from gristmill.compiler.ir import Function
 from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.simt.machine import SimtMachine
-from gristmill.compiler.simt.placement import Exchanges, exchanges_of
 from gristmill.compiler.targets import Target, find_target
 from gristmill.declare import Kernel, Parameter
 from gristmill.errors import SimulationError
@@ -71,7 +70,7 @@ def run_simulated(
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
         variant = variant or _suitable(kernel, chosen, values, row)
-        machine = SimtMachine(_prepared(kernel, chosen, variant, row)[0], _exchanges(kernel, chosen, variant, row))
+        machine = SimtMachine(_prepared(kernel, chosen, variant, row)[0])
         _execute(machine, (*sizes, 1, 1, 1)[:3], values, shuffle)
     return chosen
 
@@ -126,11 +125,6 @@ def _prepared(
 ) -> tuple[Function, dict[str, int]]:
     function, promised = prepare(kernel, specialisation, variant, target, lambda stage, thing: None)
     return function, {value.name: divisor for value, divisor in promised.items()}
-
-
-@cache
-def _exchanges(kernel: Kernel, specialisation: Specialisation, variant: Variant, target: Target) -> Exchanges:
-    return exchanges_of(_prepared(kernel, specialisation, variant, target)[0])
 
 
 def _compiled(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.compiler.ir import Pointer
+from gristmill.compiler.ir import Place, Pointer
 from gristmill.compiler.simt.numbers import from_bits, same_bits, to_bits
 from gristmill.compiler.simt.races import Race, Watched
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
@@ -19,24 +19,21 @@ ALIGNMENT = 16
 
 
 class SharedMemory:
-    """Some bytes of each block's shared memory, which tiles of several dtypes may take in turn.
+    """The bytes of each block's shared memory, which tiles of several dtypes take in turn; races are looked for between
+    single bytes."""
 
-    Races are looked for between units of `unit` bytes, the smallest dtype's size.
-    """
-
-    def __init__(self, size: int, unit: int, blocks: int, reports: Reports):
+    def __init__(self, size: int, blocks: int, reports: Reports):
         self.stride = -(-size // ALIGNMENT) * ALIGNMENT
-        self.unit = unit
         self.reports = reports
         self.bytes = np.zeros(blocks * self.stride, np.uint8)
-        self.is_written = np.zeros(blocks * self.stride // unit, np.bool_)
+        self.is_written = np.zeros(blocks * self.stride, np.bool_)
         self.watched = Watched(len(self.is_written), reports.clock, are_values_enough=False)
         self.threads = np.arange(blocks * reports.clock.threads_of_block)
         self.block_start = self.threads // reports.clock.threads_of_block * self.stride
 
-    def poison(self) -> None:
-        """Forget what was written: reading it is an error until something is written again."""
-        self.is_written[:] = False
+    def poison(self, place: Place) -> None:
+        """Forget what was written there: reading it is an error until something is written again."""
+        self.is_written.reshape(-1, max(1, self.stride))[:, place.start : place.end] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,10 +82,10 @@ class SharedTile:
 
     @property
     def _width(self) -> int:
-        return self.dtype.itemsize // self.memory.unit
+        return self.dtype.itemsize
 
     def _units(self, places: Any, threads: Any) -> tuple[Any, Any]:
-        """The units that elements take, and whose they are."""
+        """The bytes that elements take, and whose they are."""
         if self._width == 1:
             return places, threads
         return (places[:, None] * self._width + np.arange(self._width)).ravel(), np.repeat(threads, self._width)
@@ -117,7 +114,7 @@ class SharedTile:
         return (self.memory.block_start + self.start) // self.dtype.itemsize + index
 
     def _name(self, unit: int) -> str:
-        byte = unit * self.memory.unit % self.memory.stride
+        byte = unit % self.memory.stride
         return f"element {(byte - self.start) // self.dtype.itemsize} of a tile in shared memory"
 
     def _check(self, race: Race | None) -> None:

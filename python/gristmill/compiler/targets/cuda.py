@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import For, Function, If, Op, Pointer, Value, While
+from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets.cuda_shared import SHARED, SharedMemory
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.dtypes import Dtype
 from gristmill.errors import Position
 
+SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
 Values = dict[Value, V | Held]
@@ -38,7 +38,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
         self.arrival: list[str] = []
-        self.memory = SharedMemory()
+        self.places: Iterator[Place] = iter(())
         self.has_float8 = function.has_clusters  # both came with sm_89 and sm_90; there is no target between
         self.outlined: dict[str, str] = {}
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
@@ -65,8 +65,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
-        code = map(self.memory.placed, (*self.prologue, *self.lines))
-        body = [head, "entry:", *code, "  ret void", "}"]
+        body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
@@ -210,13 +209,11 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     @property
     def shared_bytes(self) -> int:
-        return self.memory.total_bytes
+        return self.function.used_bytes
 
-    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
-        return self.memory.lasting(dtype, elements)
-
-    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
-        return self.memory.exchange(self, dtypes, elements)
+    def shared_at(self, place: Place, dtype: Dtype | Pointer, elements: int) -> V:
+        element = dtype.element if isinstance(dtype, Pointer) else dtype
+        return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {place.start})", Pointer(element))
 
     def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
@@ -321,6 +318,11 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return vector
 
     # -- statements
+
+    def run_op(self, op: Op, values: dict[Value, V | Held]) -> None:
+        outer, self.places = self.places, iter(op.places)
+        super().run_op(op, values)
+        self.places = outer
 
     def _registers(self, tile: V | Held) -> Sequence[V]:
         return tile.registers if isinstance(tile, Held) else [tile]

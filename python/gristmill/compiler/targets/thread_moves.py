@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.banks import Arrangement, arrange, in_order
 from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.layout import Layout, combine, flatten, rank
 from gristmill.compiler.machine import V
@@ -115,7 +116,7 @@ def exchange(m: Any, result: Value, tile: Any, axis: int, mask: int) -> Any:
     assert moves is not None and not moves[3]
     reg, lane, warp, _ = moves
     if warp:
-        return _through_shared(m, tile, flatten(step, layout.shape))
+        return through_shared(m, tile, layout, flatten(step, layout.shape))
     moved: dict[int, V] = {}
     for x in tile.registers if lane else ():
         if id(x) not in moved:
@@ -124,26 +125,33 @@ def exchange(m: Any, result: Value, tile: Any, axis: int, mask: int) -> Any:
     return m.tile(layout, [moved[id(x)] if lane else x for x in source])
 
 
-def _shared_copy(m: Any, tile: Any) -> V:
-    """The tile in shared memory, in row-major order."""
-    x = tile.registers[0]
-    (memory,) = m.scratch([x.dtype], tile.layout.elements)
-    for register, index in m.positions(tile.layout):
-        m.shared_store(memory, index, tile.registers[register])
+def _shared_copy(m: Any, tile: Any, arrangement: Arrangement) -> V:
+    """The tile in shared memory."""
+    layout, group = tile.layout, arrangement.group(tile.layout)
+    (memory,) = m.scratch([tile.registers[0].dtype], layout.elements)
+    for register, index in m.positions(layout, arrangement):
+        m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
     m.barrier()
     return memory
 
 
-def _through_shared(m: Any, tile: Any, flat: int) -> Any:
-    memory, dtype, layout = _shared_copy(m, tile), tile.registers[0].dtype, tile.layout
-    xor = m.constant(dt.i32, flat)
-    loaded = {r: m.shared_load(memory, m.bit_xor(index, xor), dtype) for r, index in m.positions(layout)}
-    return m.tile(layout, [loaded[layout.register_holding(_own(layout, r))] for r in range(layout.registers)])
+def through_shared(m: Any, tile: Any, target: Layout, change: int = 0) -> Any:
+    """The tile in layout `target`, or, of each place there, the element at the row-major position XOR `change`."""
+    dtype = tile.registers[0].dtype
+    arrangement = arrange(tile.layout, target, dtype.itemsize)
+    memory, loaded = _shared_copy(m, tile, arrangement), dict[int, V]()
+    rows, within = divmod(arrangement.offset(change), arrangement.width)
+    shift, group = m.constant(dt.i32, rows * arrangement.width), arrangement.group(target)
+    for register, index in m.positions(target, arrangement):
+        place = m.bit_xor(index, shift) if rows else index
+        elements = m.shared_load_wide(memory, place, dtype, arrangement.width)
+        loaded |= {register ^ other: elements[i ^ within] for i, other in enumerate(group)}
+    return m.tile(target, [loaded[target.register_holding(_own(target, r))] for r in range(target.registers)])
 
 
 def gather(m: Any, result: Value, tile: Any, places: Any, axis: int) -> Any:
     """Elements at given coordinates along an axis, from a copy in shared memory."""
-    memory, dtype = _shared_copy(m, tile), tile.registers[0].dtype
+    memory, dtype = _shared_copy(m, tile, in_order(tile.layout.shape)), tile.registers[0].dtype
     shape, layout = tile.layout.shape, m.layouts[result]
     others = layout.map_coordinates(shape, lambda basis: tuple(0 if a == axis else b for a, b in enumerate(basis)))
     stride = m.constant(dt.i32, flatten(tuple(int(a == axis) for a in range(len(shape))), shape))

@@ -6,18 +6,20 @@ Shared by the machine that emits PTX and one that executes the same steps; both 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op, Pointer, Value
+from gristmill.compiler.banks import Arrangement, in_order
+from gristmill.compiler.ir import Op, Place, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
 from gristmill.compiler.machine import Combine, Machine, Step, V
 from gristmill.compiler.targets import thread_folds, thread_moves
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
+PLACE_ALIGNMENT = 16
 
 
 @dataclass(eq=False)
@@ -72,6 +74,7 @@ class ThreadMachine(Machine):
     num_warps: int
     num_blocks: int
     loop_depth: int
+    places: Iterator[Place]  # of the op that is lowered
 
     # -- words
 
@@ -102,15 +105,26 @@ class ThreadMachine(Machine):
         """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
     @abstractmethod
+    def shared_at(self, place: Place, dtype: Dtype | Pointer, elements: int) -> V:
+        """A handle of that many elements of shared memory, from the start of `place`."""
+
     def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
-        """Reserve shared memory for the whole kernel; returns a handle."""
+        """Shared memory for good, or until a tile that is kept there is not needed any more."""
+        return self.scratch([dtype], elements)[0]
 
     def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
-        """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype."""
-        memories = [self.shared(dtype, elements) for dtype in dtypes]
-        if self.loop_depth:
+        """Shared memory for one exchange: it is written, then comes a barrier, then it is read; one handle a dtype.
+
+        Where it lies, and whether a barrier comes first, the op's `places` say.
+        """
+        place = next(self.places)
+        if place.has_barrier:
             self.barrier()
-        return memories
+        handles, start = [], place.start
+        for dtype in dtypes:
+            handles.append(self.shared_at(Place(start, elements * dtype.itemsize), dtype, elements))
+            start += -(-elements * dtype.itemsize // PLACE_ALIGNMENT) * PLACE_ALIGNMENT
+        return handles
 
     @abstractmethod
     def shared_store(self, memory: V, index: V, x: V) -> None: ...
@@ -360,25 +374,28 @@ class ThreadMachine(Machine):
         keeps_threads = (source.lane, source.warp) == (target.lane, target.warp)
         if keeps_threads and all(source.register_holding(base) >= 0 for base in target.reg):
             return self._view(result, tile, lambda c: c)
-        dtype = result.type.dtype
-        if isinstance(dtype, Dtype) and (way := thread_moves.within_warps(source, target)):
+        if isinstance(result.type.dtype, Dtype) and (way := thread_moves.within_warps(source, target)):
             return thread_moves.shuffled(self, tile, target, way)
-        (memory,) = self.scratch([dtype], result.type.elements)
-        for register, index in self.positions(source):
-            self.shared_store(memory, index, tile.registers[register])
-        self.barrier()
-        loaded = {register: self.shared_load(memory, index, dtype) for register, index in self.positions(target)}
-        return Held(target, [loaded[_representative(target, r)] for r in range(target.registers)])
+        return cast("Held", thread_moves.through_shared(self, tile, target))
 
-    def positions(self, layout: Layout) -> list[tuple[int, V]]:
-        """Row-major positions of a thread's elements: (register, position), without registers that only replicate."""
-        flat = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.lane) if any(b)]
-        warp = [(i, flatten(b, layout.shape)) for i, b in enumerate(layout.warp) if any(b)]
-        thread, used = self.thread_bits(flat, warp, (), dt.i32), 0
-        for _, number in flat + warp:
+    def positions(self, layout: Layout, arrangement: Arrangement | None = None) -> list[tuple[int, V]]:
+        """Offsets of a thread's elements in shared memory: (register, offset), of the first of each access, without
+        registers that only replicate; in row-major order unless `arrangement` says otherwise."""
+        arrangement = arrangement or in_order(layout.shape)
+
+        def offset(basis: Coordinates) -> int:
+            return arrangement.offset(flatten(basis, layout.shape))
+
+        lane = [(i, offset(b)) for i, b in enumerate(layout.lane) if any(b)]
+        warp = [(i, offset(b)) for i, b in enumerate(layout.warp) if any(b)]
+        thread, used = self.thread_bits(lane, warp, (), dt.i32), 0
+        for _, number in lane + warp:
             used |= number
-        own = {r: flatten(combine(layout.reg, r, len(layout.shape)), layout.shape) for r in _first_registers(layout, 1)}
-        return [(r, self._combine_index(thread, position, used)) for r, position in own.items()]
+        inner = arrangement.group(layout)[-1]
+        firsts = [r for r in _first_registers(layout, 1) if not r & inner]
+        return [
+            (r, self._combine_index(thread, offset(combine(layout.reg, r, len(layout.shape))), used)) for r in firsts
+        ]
 
 
 def _width(op: Op, layout: Layout) -> int:

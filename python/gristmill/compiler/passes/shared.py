@@ -1,0 +1,185 @@
+"""Give each op that exchanges numbers between threads its place in shared memory, with barriers where it needs them.
+
+What an op does there is learned from its lowering, emitted to a machine that takes notes. An exchange writes its place,
+passes a barrier and reads it; whoever comes next must not write there before everybody has read. So the pass goes
+through the program with the places that may still be read: an exchange takes one that is free of them, or begins with a
+barrier. Around a loop it goes until nothing changes. A tile that is held has its place until its last use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gristmill.compiler.ir import Block, Function, If, Op, Place, Pointer, Statement, Value, While, walk
+from gristmill.compiler.machine import V
+from gristmill.compiler.targets.cuda import CudaMachine
+from gristmill.compiler.targets.threads import Held
+from gristmill.dtypes import Dtype
+
+ALIGNMENT = 16
+FREE_BYTES = 32768  # up to here memory is given away rather than wait at a barrier
+
+
+def run(function: Function) -> None:
+    """Set `places` of every op that takes shared memory, and what the function needs of it."""
+    placer = _Placer(function)
+    placer.block(function.body)
+    function.used_bytes = placer.used
+    function.overflows |= placer.used > function.shared_bytes
+
+
+class _Notes(CudaMachine):
+    """Emits ops into the void; `taken` is what they took: bytes for an exchange or for good, None for a barrier."""
+
+    def __init__(self, function: Function):
+        super().__init__(function)
+        self.taken: list[int | None] = []
+        self.is_lasting = False
+
+    def shared(self, dtype: Dtype | Pointer, elements: int) -> V:
+        self.is_lasting = True
+        return self.scratch([dtype], elements)[0]
+
+    def scratch(self, dtypes: Sequence[Dtype | Pointer], elements: int) -> list[V]:
+        self.taken.append(sum(aligned(elements * d.itemsize) for d in dtypes))
+        return [self.shared_at(Place(0, 0), d, elements) for d in dtypes]
+
+    def barrier(self) -> None:
+        self.taken.append(None)
+
+    def any_tile(self, value: Value) -> Any:
+        """Registers that stand for a tile's: equal where they hold the same element."""
+        if value.type.is_scalar:
+            return V(self.fresh(), value.type.dtype)
+        layout = self.layouts[value]
+        first = [layout.register_holding(layout.at(r)) for r in range(layout.registers)]
+        registers = {r: V(self.fresh(), value.type.dtype) for r in set(first)}
+        return Held(layout, [registers[r] for r in first])
+
+
+def notes(function: Function, op: Op) -> tuple[list[int | None], bool]:
+    """What the op takes of shared memory, step by step, and whether for good."""
+    machine = _Notes(function)
+    machine.run_op(op, {value: machine.any_tile(value) for value in op.operands})
+    return machine.taken, machine.is_lasting
+
+
+class _Placer:
+    def __init__(self, function: Function):
+        self.function = function
+        ops = [s for s in walk(function.body) if isinstance(s, Op) and _may_exchange(s)]
+        self.noted = {op: notes(function, op) for op in ops}
+        self.kept = {op.results[0] for op in ops if op.row.is_kept}
+        self.used = 0
+        self.live: dict[Value, Place] = {}
+        self.read: frozenset[Place] = frozenset()  # places that threads may still read
+        self.lasting = self._lasting(ops)
+
+    def _lasting(self, ops: list[Op]) -> list[Place]:
+        """Give places for the whole kernel, which other blocks may write at any time."""
+        found: list[Place] = []
+        for op in ops:
+            taken, is_lasting = self.noted[op]
+            if is_lasting and not op.row.is_kept:
+                op.places = tuple(self._new(size, found) for size in taken if size is not None)
+                found += op.places
+                del self.noted[op]
+        return found
+
+    def block(self, block: Block) -> None:
+        late = {s.operands[0] for s in block.statements if isinstance(s, Op) and s.attributes.get("late")}
+        last = {value: s for s in block.statements for value in _used(s) if value in self.kept - late}
+        freed: dict[Statement, list[Value]] = {}
+        for value, statement in last.items():
+            freed.setdefault(statement, []).append(value)
+        for statement in block.statements:
+            if isinstance(statement, Op):
+                self._op(statement)
+            elif isinstance(statement, If):
+                self._branches(statement)
+            else:
+                self._loop(statement)
+            for value in freed.get(statement, []):
+                self.live.pop(value, None)
+
+    def _branches(self, statement: If) -> None:
+        before, met = self.read, frozenset[Place]()
+        for block in statement.blocks:
+            self.read = before
+            self.block(block)
+            met |= self.read
+        self.read = met
+
+    def _loop(self, loop: Statement) -> None:
+        known: frozenset[Place] | None = None
+        while known != self.read:
+            known = self.read
+            first, *rest = loop.blocks
+            self.block(first)
+            end = self.read if not isinstance(loop, While) else frozenset()
+            for block in rest:
+                self.block(block)
+                end |= self.read
+            self.read = known | self.read | end
+
+    def _op(self, op: Op) -> None:
+        self.read |= {_plain(self.live[v]) for v in op.operands if v in self.live}
+        if op not in self.noted:
+            return
+        taken, before = self.noted[op][0], op.places
+        places: list[Place] = []
+        for size in taken:
+            if size is None:
+                self.read = frozenset(map(_plain, places[-1:]))
+            else:
+                places.append(self._place(size, before[len(places)] if before else None))
+        if places:
+            op.places = tuple(places)
+        if op.row.is_kept:
+            self.live[op.results[0]] = places[0]
+
+    def _place(self, size: int, before: Place | None) -> Place:
+        """A place for the op, the same as before if it has one already."""
+        place = before or self._new(size, (*self.lasting, *self.live.values()))
+        has_barrier = place.has_barrier or any(place.meets(other) for other in self.read)
+        if has_barrier:
+            self.read = frozenset()
+        return Place(place.start, size, has_barrier)
+
+    def _new(self, size: int, taken: Iterable[Place]) -> Place:
+        """The lowest bytes that are not taken, and not read either unless that takes too many."""
+        taken = list(taken)
+        place = _lowest(size, [*taken, *self.read])
+        if place.end > max(FREE_BYTES, self.used):
+            place = _lowest(size, taken)
+        self.used = max(self.used, place.end)
+        return place
+
+
+def _lowest(size: int, taken: Sequence[Place]) -> Place:
+    starts = sorted({0, *(aligned(place.end) for place in taken)})
+    places = (Place(start, size) for start in starts)
+    return next(place for place in places if not any(place.meets(other) for other in taken))
+
+
+def _plain(place: Place) -> Place:
+    return Place(place.start, place.size)
+
+
+def _may_exchange(op: Op) -> bool:
+    """Whether the op's lowering may move numbers from thread to thread."""
+    row = op.row
+    is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
+    return not is_own
+
+
+def _used(statement: Statement) -> set[Value]:
+    """The values that a statement uses, below it too."""
+    inner = [v for block in statement.blocks for s in block.statements for v in _used(s)]
+    return {*statement.operands, *inner, *(v for block in statement.blocks for v in block.yields)}
+
+
+def aligned(size: int) -> int:
+    """The size up to the next multiple of the alignment."""
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, suitable_variant
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
@@ -89,18 +89,11 @@ def run_on_device(
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
         target = target or device_target()
-        _launch(kernel, chosen, variant or _fitting(kernel, chosen, values, target), target, values, sizes)
+        found = variant or suitable_variant(
+            kernel, values, lambda: _loaded(kernel, chosen, VARIANTS[0], target)[1].divisibility
+        )
+        _launch(kernel, chosen, found, target, values, sizes)
     return chosen
-
-
-def _fitting(kernel: Kernel, specialisation: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
-    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
-    general = _variant(kernel, values)
-    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
-    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
-        return general
-    promised = _loaded(kernel, specialisation, VARIANTS[0], target)[1].divisibility
-    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general
 
 
 @cache

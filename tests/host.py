@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, suitable_variant
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.dtypes import Dtype
@@ -76,7 +76,7 @@ def run_on_host(
     if all(size > 0 for size in sizes):
         _check_dtypes(kernel, chosen, values)
         target = TARGETS[level or levels()[-1]]
-        variant = variant or _fitting(kernel, chosen, values, target)
+        variant = variant or suitable_variant(kernel, values, lambda: entry(kernel, chosen, VARIANTS[0], target)[1])
         call(entry(kernel, chosen, variant, target)[0], pack(kernel, chosen, variant, values), sizes)
     return chosen
 
@@ -111,16 +111,6 @@ def _check_dtypes(kernel: Kernel, specialisation: Specialisation, values: Mappin
         if p.kind == "pointer":
             wanted = dt_numpy(_dtype(p.dtype, specialisation))
             assert values[p.name].dtype == wanted, f"`{p.name}` has dtype {values[p.name].dtype}, not {wanted}"
-
-
-def _fitting(kernel: Kernel, specialisation: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
-    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
-    general = _variant(kernel, values)
-    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
-    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
-        return general
-    promised = entry(kernel, specialisation, VARIANTS[0], target)[1]
-    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general
 
 
 @cache

@@ -257,6 +257,14 @@ def test_launches_of_an_installed_triton_are_noted_and_run(monkeypatch):
     assert len(recording.launches["copy_kernel"]) == 4 and len(ran) == 8
 
 
+def test_a_warm_up_is_not_noted(monkeypatch):
+    """Its arguments have dtypes and nothing else."""
+    monkeypatch.setitem(sys.modules, "triton.runtime.jit", types.ModuleType("triton.runtime.jit"))
+    with record() as recording:
+        copy_kernel.warmup(types.SimpleNamespace(dtype="float32"), grid=(1,))
+    assert not recording.launches
+
+
 def test_arrays_of_torch_are_noted_with_their_strides():
     torch = pytest.importorskip("torch")
 

@@ -219,7 +219,7 @@ def rowwise(
 def _filled(shape: tuple[int, ...], dtype: Dtype, values: str, random: Any) -> Any:
     import numpy as np
 
-    from gristmill.language.index import dt_numpy
+    from gristmill.language.arrays import dt_numpy
 
     wanted = dt_numpy(dtype)
     if values == "poison":

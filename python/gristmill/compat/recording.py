@@ -25,6 +25,8 @@ IGNORED = (
     "extern_libs",
     "enable_fp_fusion",
     "launch_cooperative_grid",
+    "launch_pdl",
+    "ir_override",
 )
 
 
@@ -99,7 +101,7 @@ def _noting_triton() -> Iterator[None]:
     original = kind.run
 
     def run(self: Any, *arguments: Any, grid: Any, warmup: bool = False, **keywords: Any) -> Any:
-        note_launch(self, arguments, keywords, grid)
+        note_launch(self, arguments, keywords, grid, is_warmup=warmup)
         return original(self, *arguments, grid=grid, warmup=warmup, **keywords)
 
     kind.run = run
@@ -109,13 +111,16 @@ def _noting_triton() -> Iterator[None]:
         kind.run = original
 
 
-def note_launch(kernel: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], grid: Any) -> bool:
+def note_launch(
+    kernel: Any, arguments: Sequence[Any], keywords: Mapping[str, Any], grid: Any, *, is_warmup: bool = False
+) -> bool:
     """Note one launch in every active recording; return whether there is one.
 
+    A warm-up launches nothing and is not noted: its arguments may be dtypes in place of arrays.
     Raises DeclarationError for arguments that the kernel does not take.
     """
-    if not _active:
-        return False
+    if not _active or is_warmup:
+        return bool(_active)
     function = inspect.unwrap(getattr(kernel, "function", None) or kernel.fn)
     parameters = inspect.signature(function).parameters
     given = {name: value for name, value in keywords.items() if name in parameters}
@@ -156,7 +161,10 @@ def _constant(value: Any) -> Any:
 
 
 def _dtype(value: Any) -> Dtype:
-    names = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+    names = {
+        "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "fp8e4nv": "float8e4nv",
+        "fp8e5": "float8e5",
+    }  # fmt: skip
     try:
         return parse_dtype(names.get(str(value), value))
     except GristmillError:

@@ -40,6 +40,7 @@ EXAMPLES = {
     "device_assert": "tl.device_assert(x == x)",
     "device_print": 'tl.device_print("x", x)',
     "dot": "tl.dot(tl.reshape(x, (4, 4)), tl.reshape(x, (4, 4)))",
+    "dot_scaled": "tl.dot_scaled(tl.reshape(x, (4, 4)), None, 'e4m3', tl.reshape(x, (4, 4)), None, 'e4m3')",
     "expand_dims": "tl.expand_dims(x, 0)",
     "flip": "tl.flip(x, 0)",
     "full": "tl.full((16,), 1, x.dtype)",

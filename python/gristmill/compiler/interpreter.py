@@ -19,8 +19,8 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, V
 from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
-from gristmill.language.float8 import computed, is_float8, to_float8
-from gristmill.language.index import dt_numpy
+from gristmill.language.arrays import computed, dt_numpy, to_dtype, to_float8
+from gristmill.language.float8 import is_float8
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
 
@@ -173,7 +173,7 @@ def interpret(function: Function, grid: Sequence[int], arguments: Mapping[str, A
 def _bind(parameter: Value, argument: Any, regions: list[Memory]) -> Any:
     dtype = parameter.type.dtype
     if not isinstance(dtype, Pointer):
-        return np.asarray(argument).astype(dt_numpy(dtype))
+        return to_dtype(np.asarray(argument), dtype)
     wanted = dt_numpy(dtype.element)
     if argument.dtype != wanted:
         message = f"`{parameter.name}` has dtype {argument.dtype}, the kernel takes {dtype.element}"
@@ -385,6 +385,18 @@ def _variant(kernel: Kernel, values: Mapping[str, Any]) -> Variant:
     """Return the general variant whose offsets reach the arrays' ends."""
     largest = max((abs(int(values[p.name])) for p in kernel.parameters if p.is_index), default=0)
     return VARIANTS[1] if largest < 1 << 31 else VARIANTS[2]
+
+
+def suitable_variant(kernel: Kernel, values: Mapping[str, Any], promised: Callable[[], Mapping[str, int]]) -> Variant:
+    """Return the aligned variant where every array starts on 16 bytes and what it promises holds, else a general one.
+
+    `promised` tells of the aligned variant which index parameters must be multiples of a number, and of which.
+    """
+    general = _variant(kernel, values)
+    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
+    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
+        return general
+    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised().items()) else general
 
 
 @cache

@@ -57,12 +57,8 @@ class Layout:
 
     def preimage(self, coordinates: Coordinates) -> tuple[int, int, int, int] | None:
         """Return a (register, lane, warp, block) at which the element lies, by the first bits that reach it."""
-        reduced: list[tuple[int, int]] = []  # independent vectors, and the bits of the index whose bases add up to them
-        for i, basis in enumerate(self.bases):
-            vector, bits = _reduce(flatten(basis, self.shape), 1 << i, reduced)
-            if vector:
-                reduced.append((vector, bits))
-        rest, bits = _reduce(flatten(coordinates, self.shape), 0, reduced)
+        reached = _independent([flatten(basis, self.shape) for basis in self.bases])
+        rest, bits = _reduce(flatten(coordinates, self.shape), 0, reached)
         if rest:
             return None
         found = []
@@ -79,7 +75,7 @@ class Layout:
 
     def slice(self, axis: int) -> Layout:
         """Drop an axis: the layout of what remains when it is reduced away."""
-        return self.map_coordinates(_without(self.shape, axis), lambda b: _without(b, axis)).compact()
+        return self.map_coordinates(without(self.shape, axis), lambda b: without(b, axis)).compact()
 
     def expand(self, axis: int) -> Layout:
         """Insert an axis of size 1."""
@@ -122,7 +118,18 @@ class Layout:
         return " ".join(f"{name}={_short(part)}" for name, part in parts.items())
 
 
+def _independent(vectors: Sequence[int]) -> list[tuple[int, int]]:
+    """Vectors that are independent over GF(2) and reach what these do, each with the bits of those it is the sum of."""
+    found: list[tuple[int, int]] = []
+    for i, vector in enumerate(vectors):
+        reduced = _reduce(vector, 1 << i, found)
+        if reduced[0]:
+            found.append(reduced)
+    return found
+
+
 def _reduce(vector: int, bits: int, by: list[tuple[int, int]]) -> tuple[int, int]:
+    """Add to a vector those that make it smaller, and to its bits theirs."""
     for other, of_other in by:
         if vector ^ other < vector:
             vector, bits = vector ^ other, bits ^ of_other
@@ -133,7 +140,8 @@ def _short(part: tuple[Coordinates, ...]) -> str:
     return "[" + " ".join(",".join(map(str, b)) for b in part) + "]"
 
 
-def _without(items: tuple[int, ...], axis: int) -> tuple[int, ...]:
+def without(items: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return the items but that of one axis."""
     return items[:axis] + items[axis + 1 :]
 
 
@@ -177,13 +185,7 @@ def unflatten(position: int, shape: tuple[int, ...]) -> Coordinates:
 
 def rank(vectors: Sequence[int]) -> int:
     """Return the rank of bit vectors over GF(2)."""
-    basis: list[int] = []
-    for vector in vectors:
-        for b in basis:
-            vector = min(vector, vector ^ b)
-        if vector:
-            basis.append(vector)
-    return len(basis)
+    return len(_independent(vectors))
 
 
 def blocked(
@@ -232,14 +234,15 @@ def default_vector(elements: int, threads: int, wanted: int) -> int:
 
 def owner_bits(layout: Layout) -> tuple[list[int], list[int], list[int]]:
     """Return the lane, warp and block bits that only replicate: where any is set, a thread holds copies."""
-    known: list[int] = [flatten(b, layout.shape) for b in layout.reg]
+    known = _independent([flatten(b, layout.shape) for b in layout.reg])
     spare: tuple[list[int], list[int], list[int]] = ([], [], [])
     for part, bits in zip((layout.lane, layout.warp, layout.block), spare, strict=True):
         for i, basis in enumerate(part):
-            vector = flatten(basis, layout.shape)
-            if rank([*known, vector]) == rank(known):
+            vector, _ = _reduce(flatten(basis, layout.shape), 0, known)
+            if vector:
+                known.append((vector, 0))
+            else:
                 bits.append(i)
-            known.append(vector)
     return spare
 
 

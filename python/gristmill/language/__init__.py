@@ -92,6 +92,7 @@ from gristmill.language.reduce import max_ as max
 from gristmill.language.reduce import min_ as min
 from gristmill.language.reduce import sum_ as sum
 from gristmill.language.regions import map_elementwise
+from gristmill.language.scaled import dot_scaled
 from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
 from gristmill.language.words import umulhi
@@ -100,14 +101,14 @@ __all__ = [
     "PropagateNan", "abs", "advance", "arange", "argmax", "argmin", "associative_scan", "assume", "atomic_add",
     "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg", "atomic_xor", "bfloat16",
     "broadcast", "broadcast_to", "cast", "cat", "cdiv", "ceil", "clamp", "constexpr", "cos", "cumprod", "cumsum",
-    "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "erf", "exp", "exp2", "expand_dims", "extra",
-    "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma", "full", "gather",
-    "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave", "join", "load",
-    "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor", "map_elementwise", "math",
-    "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of", "num_programs",
-    "pair_uniform_to_normal", "permute", "philox", "philox_impl", "pointer_type", "program_id", "rand", "rand4x",
-    "randint", "randint4x", "randn", "randn4x", "random", "range", "ravel", "reduce", "reduce_or", "reshape", "rsqrt",
-    "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print", "static_range",
-    "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16", "uint32",
-    "uint64", "uint8", "uint_to_uniform_float", "umulhi", "where", "xor_sum", "zeros", "zeros_like",
+    "debug_barrier", "device_assert", "device_print", "div_rn", "dot", "dot_scaled", "erf", "exp", "exp2",
+    "expand_dims", "extra", "fdiv", "flip", "float16", "float32", "float64", "float8e4nv", "float8e5", "floor", "fma",
+    "full", "gather", "histogram", "inline_asm_elementwise", "int1", "int16", "int32", "int64", "int8", "interleave",
+    "join", "load", "load_tensor_descriptor", "log", "log2", "make_block_ptr", "make_tensor_descriptor",
+    "map_elementwise", "math", "max", "max_constancy", "max_contiguous", "maximum", "min", "minimum", "multiple_of",
+    "num_programs", "pair_uniform_to_normal", "permute", "philox", "philox_impl", "pointer_type", "program_id", "rand",
+    "rand4x", "randint", "randint4x", "randn", "randn4x", "random", "range", "ravel", "reduce", "reduce_or", "reshape",
+    "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print",
+    "static_range", "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16",
+    "uint32", "uint64", "uint8", "uint_to_uniform_float", "umulhi", "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

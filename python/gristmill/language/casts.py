@@ -11,9 +11,8 @@ from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.op import emit, op
 from gristmill.errors import KernelError
+from gristmill.language.arrays import dt_numpy, to_dtype
 from gristmill.language.elementwise import ne
-from gristmill.language.float8 import computed, is_float8, to_float8
-from gristmill.language.index import dt_numpy
 from gristmill.language.structure import PointerType
 from gristmill.language.types import as_value, cast_to, constant, describe, is_number, need_dtype
 
@@ -80,36 +79,6 @@ def _towards_zero(x: Any, to: Any) -> Any:
     word = {1: np.uint8, 2: np.uint16, 4: np.uint32}[near.dtype.itemsize]
     is_above = np.abs(near.astype(np.float64)) > np.abs(np.asarray(x).astype(np.float64))
     return (near.view(word) - is_above.astype(word)).astype(word).view(near.dtype)
-
-
-def to_dtype(x: Any, to: Any) -> Any:
-    """Convert a numpy array as `cast` does."""
-    target = dt_numpy(to)
-    if to == dt.bool_:
-        return computed(x) != 0
-    if is_float8(to):
-        return to_float8(x, to)
-    if to.is_int and x.dtype.kind not in "iub":
-        return _saturated(x.astype(np.float64), np.int32 if to.bits < 32 else target).astype(target)
-    if to.is_float and to.bits == 16 and x.dtype.itemsize > 2 and x.dtype != np.float32:
-        return _round_to_odd(x.astype(np.float64)).astype(target)
-    return x.astype(target)
-
-
-def _saturated(x: Any, target: Any) -> Any:
-    """Truncate; beyond the range the nearest integer, for NaN 0."""
-    low, high = np.iinfo(target).min, np.iinfo(target).max
-    with np.errstate(invalid="ignore"):
-        inside = np.where((x >= low) & (x < high), x, 0).astype(target)
-    return np.where(x < low, low, np.where(x >= high, high, inside)).astype(target)
-
-
-def _round_to_odd(x: Any) -> Any:
-    """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
-    near = x.astype(np.float32)
-    word, back = near.view(np.uint32), near.astype(np.float64)
-    truncated = word - (np.abs(back) > np.abs(x))
-    return np.where((back == x) | np.isnan(x), word, truncated | 1).astype(np.uint32).view(np.float32)
 
 
 @cast.facts

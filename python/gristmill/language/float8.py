@@ -1,4 +1,4 @@
-"""The 8-bit floats in numpy: the number each byte means, and conversions that saturate, as the hardware's do."""
+"""The 8-bit floats as bytes: the number that each means, and the byte of a number, saturated as the hardware does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
-from gristmill.language.index import dt_numpy
 
 NAN_BITS = 0x7F
 
@@ -54,17 +53,6 @@ def encode(x: Any, dtype: dt.Dtype) -> Any:
     return np.where(np.isnan(wide), NAN_BITS, code).astype(np.uint8)[()]
 
 
-def to_float8(x: Any, dtype: dt.Dtype) -> Any:
-    """Round numbers to nearest even; what is too large, infinity too, becomes the largest number, NaN one NaN."""
-    return np.asarray(encode(x, dtype)).view(dt_numpy(dtype))
-
-
 def float8_bits(number: float, dtype: dt.Dtype) -> int:
     """The bits of a number."""
     return int(encode(number, dtype))
-
-
-def computed(x: Any) -> Any:
-    """What arithmetic sees of an operand: 8-bit floats as f32."""
-    is_small = isinstance(x, np.ndarray) and x.dtype in (dt_numpy(dt.f8e4m3), dt_numpy(dt.f8e5m2))
-    return x.astype(np.float32) if is_small else x

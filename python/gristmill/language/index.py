@@ -11,6 +11,7 @@ from gristmill.compiler.facts import Facts, Span, constant_facts, power_of_two_i
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.op import composite, emit, op
 from gristmill.errors import KernelError
+from gristmill.language.arrays import dt_numpy, filled
 from gristmill.language.types import (
     as_value,
     broadcast_value,
@@ -88,7 +89,8 @@ def constant_(value: Any, dtype: Any = None) -> Value:
 
 @constant_.reference
 def _(*, value: Any, result: Tile) -> Any:
-    return np.full(result.shape, value, dt_numpy(result.dtype))
+    assert isinstance(result.dtype, dt.Dtype)
+    return filled(result.shape, value, result.dtype)
 
 
 @constant_.facts
@@ -183,7 +185,7 @@ def full(shape: Any, value: Any, dtype: Any) -> Value:
 
 @full.reference
 def _(*, shape: Any, value: Any, dtype: dt.Dtype) -> Any:
-    return np.full(shape, value, dt_numpy(dtype))
+    return filled(shape, value, dtype)
 
 
 @op("creation")
@@ -223,13 +225,3 @@ def _(x: Any, div: Any) -> Any:
 def last_size(tile: Tile) -> int:
     """The size of the last axis; 1 for a scalar."""
     return tile.shape[-1] if tile.shape else 1
-
-
-def dt_numpy(dtype: Any) -> Any:
-    """Return the numpy dtype of an element type; bf16 and f8 are those of ml_dtypes."""
-    names = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-    if dtype.name in names:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, names[dtype.name]))
-    return np.dtype(np.bool_ if dtype == dt.bool_ else f"{dtype.kind if dtype.kind != 'uint' else 'uint'}{dtype.bits}")

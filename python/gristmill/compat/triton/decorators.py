@@ -34,7 +34,7 @@ class _Decorated:
 
     def run(self, *arguments: Any, grid: Any, warmup: bool = False, **keywords: Any) -> None:
         """Note the launch for `gristmill.compat.record()`. Raises DeclarationError where nothing records."""
-        if not note_launch(self, arguments, keywords, grid):
+        if not note_launch(self, arguments, keywords, grid, is_warmup=warmup):
             raise self._no_launch()
 
     def warmup(self, *arguments: Any, grid: Any, **keywords: Any) -> None:

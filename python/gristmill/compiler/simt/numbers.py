@@ -16,6 +16,7 @@ from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.llvm import half_bits
 from gristmill.dtypes import Dtype
+from gristmill.language.arrays import odd_single
 from gristmill.language.float8 import decode, encode, is_float8
 
 Kind = Dtype | Pointer
@@ -89,16 +90,6 @@ def round_to_bf16(single: Any) -> Any:
     word = single.view(np.uint32)
     near = (word + np.uint32(0x7FFF) + (word >> np.uint32(16) & np.uint32(1))) & np.uint32(0xFFFF0000)
     return np.asarray(np.where(single != single, NAN_OF_BF16, near)).view(np.float32)[()]
-
-
-def odd_single(x: Any) -> Any:
-    """f64 to f32 so that rounding again is as good as rounding once: truncated, the last bit set if inexact."""
-    x = np.asarray(x)
-    near = x.astype(np.float32)
-    word, back = near.view(np.uint32), near.astype(np.float64)
-    truncated = word - (np.abs(back) > np.abs(x)).astype(np.uint32)
-    exact = (back == x) | (x != x)
-    return np.asarray(np.where(exact, word, truncated | np.uint32(1))).view(np.float32)
 
 
 def convert(each: Any, source: Dtype, to: Dtype) -> Any:

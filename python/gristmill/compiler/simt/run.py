@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate, _fill, _fitting, _variant
+from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate, _fill, _fitting, suitable_variant
 from gristmill.compiler.ir import Function
 from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.simt.machine import SimtMachine
@@ -143,10 +143,5 @@ def _compiled(
 
 
 def _suitable(kernel: Kernel, chosen: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
-    """Return the aligned variant where every array starts on 16 bytes and what it promises holds."""
-    general = _variant(kernel, values)
-    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
-    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
-        return general
-    promised = _prepared(kernel, chosen, VARIANTS[0], target)[1]
-    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised.items()) else general
+    """Return the aligned variant where the call keeps what it promises, else a general one."""
+    return suitable_variant(kernel, values, lambda: _prepared(kernel, chosen, VARIANTS[0], target)[1])

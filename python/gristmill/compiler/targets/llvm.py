@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, If, Op, Pointer, Value, While
 from gristmill.compiler.machine import Machine, V
 from gristmill.compiler.targets import float8
 from gristmill.dtypes import Dtype
+from gristmill.language.arrays import odd_single
 from gristmill.language.float8 import float8_bits, is_float8
 
 FLOAT_NAMES = {"f16": "half", "bf16": "bfloat", "f32": "float", "f64": "double"}
@@ -466,7 +469,7 @@ def half_bits(number: float, dtype: Dtype) -> int:
     """The bits of a number in f16 or bf16, rounded to nearest even."""
     if dtype == dt.f16:
         return int(struct.unpack("<H", struct.pack("<e", _limit(number, 65520.0)))[0])
-    word = struct.unpack("<I", struct.pack("<f", _single(number)))[0]
+    word = int(odd_single(number).view(np.uint32))
     return 0x7FC0 if math.isnan(number) else int((word + 0x7FFF + (word >> 16 & 1)) >> 16)
 
 

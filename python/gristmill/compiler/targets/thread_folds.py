@@ -12,7 +12,7 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
-from gristmill.compiler.layout import Coordinates, Layout, combine
+from gristmill.compiler.layout import Coordinates, Layout, combine, without
 from gristmill.compiler.machine import Combine, V
 
 Element = tuple[V, ...]
@@ -62,7 +62,7 @@ def _fold_registers(layout: Layout, elements: Sequence[Element], axis: int, two:
     for r in range(layout.registers):
         own = combine(layout.reg, r, len(layout.shape))
         if layout.register_holding(own) == r:
-            groups.setdefault(_without(own, axis), []).append(elements[r])
+            groups.setdefault(without(own, axis), []).append(elements[r])
     return {key: _fold(values, two) for key, values in groups.items()}
 
 
@@ -97,7 +97,7 @@ def _read(m: Any, memories: Sequence[V], place: V, like: Element) -> Element:
 def _reduce_blocks(m: Any, layout: Layout, axis: int, groups: Groups, block_bits: list[int], two: Two) -> Groups:
     """Exchange what each block has: all threads of a block have it where nothing but registers is left."""
     spread = layout.lane + layout.warp + layout.block
-    assert all(not any(_without(basis, axis)) for basis in spread), "other axes of a cluster's tile lie in registers"
+    assert all(not any(without(basis, axis)) for basis in spread), "other axes of a cluster's tile lie in registers"
     parts = _subsets(block_bits)
     came = zip(groups, _from_blocks(m, list(groups.values())), strict=True)
     return {key: _fold([elements[b] for b in parts], two) for key, elements in came}
@@ -112,10 +112,6 @@ def _from_blocks(m: Any, own: list[Element]) -> list[list[Element]]:
         if places:
             came |= zip(places, m.from_blocks([flat[i] for i in places]), strict=True)
     return [list(zip(*(came[i + j] for j in range(width)), strict=True)) for i in range(0, len(flat), width)]
-
-
-def _without(coordinates: Coordinates, axis: int) -> Coordinates:
-    return coordinates[:axis] + coordinates[axis + 1 :]
 
 
 def _subsets(bits: Sequence[int]) -> list[int]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
-from gristmill.compiler.layout import Layout, owner_bits
+from gristmill.compiler.layout import Layout
 from gristmill.compiler.machine import Step, V
 from gristmill.compiler.targets.threads import Held, _first_registers, _representative, _width
 
@@ -46,7 +46,7 @@ def _owner(m: Any, layout: Layout | None) -> V | None:
     """Whether the thread owns its elements; None if all do."""
     if layout is None:
         return m._owner(range(5), m.warp_bits, range(m.num_blocks.bit_length() - 1))
-    return m._owner(*owner_bits(layout))
+    return m.owner(layout)
 
 
 def _all(m: Any, *guards: V | None) -> V | None:
@@ -70,7 +70,7 @@ def _given(m: Any, layout: Layout | None, found: dict[int, V], owner: V) -> dict
     write to places of their own behind those."""
     first = m.constant(dt.i32, 0)
     places = {0: first} if layout is None else dict(m.positions(layout))
-    elements = 1 if layout is None else _count(layout)
+    elements = 1 if layout is None else layout.elements
     dtype = next(iter(found.values())).dtype
     (memory,) = m.scratch([dtype], elements + 32 * m.num_warps)
     own = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in m.warp_bits], (), dt.i32)
@@ -79,13 +79,6 @@ def _given(m: Any, layout: Layout | None, found: dict[int, V], owner: V) -> dict
         m.shared_store(memory, m.select(owner, place, elsewhere), found[register])
     m.barrier()
     return {register: m.shared_load(memory, place, dtype) for register, place in places.items()}
-
-
-def _count(layout: Layout) -> int:
-    elements = 1
-    for size in layout.shape:
-        elements *= size
-    return elements
 
 
 def each(m: Any, tiles: Sequence[Any], mask: Any | None, visit: Callable[[Sequence[V], V | None], None]) -> None:

@@ -18,7 +18,7 @@ LAYERS = (
     ("__init__", "errors"),
     ("dtypes", "positions", "symbolic"),
     ("signature", "specialisation", "tracing", "choices", "load", "declare", "adopt"),
-    ("compiler.ir", "compiler.op", "compiler.facts", "compiler.layout", "compiler.banks"),
+    ("compiler.ir", "compiler.op", "compiler.facts", "compiler.layout", "compiler.banks", "compiler.tensor"),
     ("compiler.machine",),
     ("language",),
     ("cases", "compiler.targets"),

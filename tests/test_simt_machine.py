@@ -194,7 +194,7 @@ def test_exchanges_that_follow_each_other_need_two_areas(monkeypatch, dtype):
     x, y = np.ones(1024, np.float32), np.zeros(1024, dt_numpy(getattr(dt, dtype)))
     run_simulated(kernel_of(TWO_EXCHANGES.format(dtype=dtype)), None, x, y)
     assert (y == 1026).all()
-    monkeypatch.setattr(shared, "_lowest", lambda size, taken: Place(0, size))
+    monkeypatch.setattr(shared, "_lowest", lambda size, taken, alignment: Place(0, size))
     monkeypatch.setattr(Place, "meets", lambda place, other: False)
     with pytest.raises(SimulationError, match=r"race: thread .* stores element .* which another thread loaded"):
         run_simulated(kernel_of(TWO_EXCHANGES.format(dtype=dtype) + "\n"), None, x, y)

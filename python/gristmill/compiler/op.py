@@ -35,7 +35,8 @@ class OpRow:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
     `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
     does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time. `is_kept`: its
-    result lies in shared memory.
+    result lies in shared memory, from a multiple of `place_alignment` on. `is_product`: it may go to tensor cores.
+    `anchor_layout(op, number of warps)`: the layout in which its result comes, and its last operand is needed.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -54,6 +55,8 @@ class OpRow:
     predicate: str = ""
     goes_by_register: bool = False
     is_kept: bool = False
+    place_alignment: int = 16
+    is_product: bool = False
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
@@ -61,6 +64,7 @@ class OpRow:
     operand_layout: Callable[..., Any] | None = None
     result_layout: Callable[..., Any] | None = None
     forward_layout: Callable[..., Any] | None = None
+    anchor_layout: Callable[..., Any] | None = None
     lowerings: list[Lowering] = field(default_factory=list)
 
     @property

@@ -6,7 +6,9 @@ from typing import Any
 
 from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Value
-from gristmill.compiler.op import emit, op
+from gristmill.compiler.layout import Layout
+from gristmill.compiler.op import ROWS, emit, op
+from gristmill.compiler.tensor import UNITS, accumulator
 from gristmill.language.types import as_value
 
 
@@ -64,3 +66,42 @@ def _(x: Any) -> Any:
 @held.lower(on="threads")
 def _(m: Any, op: Any, x: Any) -> Any:
     return m.held(op, x)
+
+
+@op("internal", kind="tile", is_kept=True, place_alignment=1024)
+def share(input: Any, is_turned: bool = False) -> Value:
+    """The tile in shared memory, for tensor cores; `is_turned`: the tile is the transpose of what is given."""
+    x = as_value(input)
+    return emit("share", x.type.with_shape(x.type.shape[:: -1 if is_turned else 1]), x, is_turned=is_turned)
+
+
+@share.reference
+def _(x: Any, *, is_turned: bool) -> Any:
+    return x.T if is_turned else x
+
+
+@share.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.share(op, x)
+
+
+@op("internal", kind="tile")
+def product(a: Any, b: Any, acc: Any, precision: str = "") -> Value:
+    """What `dot` is, of operands in shared memory, by tensor cores."""
+    a, b, acc = (as_value(x) for x in (a, b, acc))
+    return emit("product", acc.type, a, b, acc, precision=precision)
+
+
+product.reference_function = ROWS["dot"].reference_function
+
+
+def _accumulator(op: Any, num_warps: int) -> Layout:
+    return accumulator(UNITS[op.operands[0].type.dtype], op.results[0].type.shape, num_warps)
+
+
+product.anchor_layout = _accumulator
+
+
+@product.lower(on="threads")
+def _(m: Any, op: Any, a: Any, b: Any, acc: Any) -> Any:
+    return m.product(op, a, b, acc)

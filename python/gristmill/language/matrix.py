@@ -17,7 +17,7 @@ PRECISIONS = (None, "ieee", "tf32", "tf32x3", "bf16x3", "bf16x6")
 OPERANDS = (dt.i8, dt.u8, dt.f8e4m3, dt.f8e5m2, dt.f16, dt.bf16, dt.f32, dt.f64)
 
 
-@op("matrix", kind="tile")
+@op("matrix", kind="tile", is_product=True)
 def dot(
     input: Any,
     other: Any,
@@ -29,9 +29,10 @@ def dot(
 ) -> Value:
     """The matrix product of blocks [M, K] and [K, N] (or [B, M, K] and [B, K, N]), added to `acc` if there is one.
 
-    Both operands have one dtype: f16, bf16, f8e4m3, f8e5m2, f32, f64 or i8. Products are exact or rounded once, and
-    summed in f32 (f64 for f64, i32 for integers); `out_dtype` f16 rounds the sum. f32 operands are taken at full
-    precision whatever `input_precision` allows.
+    Both operands have one dtype: f16, bf16, f8e4m3, f8e5m2, f32, f64, i8 or u8. Products are exact or rounded once, and
+    summed in f32 (f64 for f64, i32 for integers); `out_dtype` f16 rounds the sum. `input_precision` is for f32
+    operands: "tf32x3", the default, sums three products of their parts, within 1e-6 of the sum of magnitudes; "tf32" (or
+    `allow_tf32=True`) takes 11 bits of each on tensor cores; "ieee" multiplies in f32.
     """
     a, b = (_operand(x) for x in (input, other))
     _check_shapes(a, b)
@@ -45,7 +46,15 @@ def dot(
     summed, result = _result_dtypes(a.type.dtype, need_dtype(out_dtype, "dot()"))
     shape = (*a.type.shape[:-1], b.type.shape[-1])
     start = _start(acc, shape, summed, result)
-    return cast_to(emit("dot", Tile(summed, shape), a, b, start), result)
+    precision = {"precision": _precision(input_precision, allow_tf32)} if a.type.dtype == dt.f32 else {}
+    return cast_to(emit("dot", Tile(summed, shape), a, b, start, **precision), result)
+
+
+def _precision(asked: Any, allow_tf32: Any) -> str:
+    """Which of three ways f32 operands are multiplied."""
+    if asked is None:
+        return "tf32x3" if allow_tf32 is None else "tf32" if allow_tf32 else "ieee"
+    return asked if asked in ("ieee", "tf32") else "tf32x3"
 
 
 def _operand(x: Any) -> Value:
@@ -90,7 +99,7 @@ def _start(acc: Any, shape: tuple[int, ...], summed: Dtype, result: Dtype) -> Va
 
 
 @dot.reference
-def _(a: Any, b: Any, acc: Any) -> Any:
+def _(a: Any, b: Any, acc: Any, precision: str = "") -> Any:
     if acc.dtype == np.int32:
         return (a.astype(np.int64) @ b.astype(np.int64) + acc).astype(np.int32)
     return (a.astype(np.float64) @ b.astype(np.float64) + acc).astype(acc.dtype)

@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gristmill.compiler.ir import Function
-from gristmill.compiler.passes import access, carried, hold, late, layout, shared, signs, simplify, spread, tail, unroll
+from gristmill.compiler.passes import (
+    access,
+    carried,
+    hold,
+    late,
+    layout,
+    shared,
+    signs,
+    simplify,
+    spread,
+    tail,
+    tensor,
+    unroll,
+)
 
 Pass = Callable[[Function], None]
 
@@ -30,6 +43,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("hold", hold.run, ("cuda",)),
     # After it: what is held may be read late.
     ("late", late.run, ("cuda",)),
+    # Before layouts: tensor cores have their own.
+    ("tensor", tensor.run, ("cuda",)),
     # After all that change tiles: every one of a threaded machine gets a layout. A host thread holds whole tiles.
     ("layout", layout.run, ("cuda",)),
     # Last: what threads exchange depends on the layouts.

@@ -2,11 +2,17 @@
 
 Memory access decides: tiles that are loaded or stored are blocked for wide coalesced access, with the warps along the
 axis that is not reduced where there is one. Smaller shapes follow from larger ones by reductions and broadcasts.
+
+What tensor cores compute comes in a layout of its own, and what is computed from it element by element, or reduced from
+it, stays there: it is brought to the natural layout where it is stored.
 """
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Block, Function, Op, Statement, Value, definitions, walk
+import math
+from typing import Any
+
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, While, definitions, walk
 from gristmill.compiler.layout import Layout, blocked, default_vector
 from gristmill.compiler.op import ROWS
 
@@ -15,11 +21,67 @@ Shape = tuple[int, ...]
 
 def run(function: Function) -> None:
     """Fill `function.layouts` and insert relayouts."""
-    natural = _natural_layouts(function)
+    natural, anchored = _natural_layouts(function), _anchored_values(function)
     for value in _values(function.body):
         if value.type.shape:
-            function.layouts[value] = natural[value.type.shape]
+            function.layouts[value] = anchored.get(value) or natural[value.type.shape]
     _Fitter(function).block(function.body)
+
+
+def _anchored_values(function: Function) -> dict[Value, Layout]:
+    """The layouts of results of tensor cores, and of what follows from them."""
+    found: dict[Value, Layout] = {}
+    statements = list(walk(function.body))
+    known = -1
+    while known != len(found):
+        known = len(found)
+        for statement in statements:
+            if isinstance(statement, Op):
+                found |= _anchored_results(statement, function, found)
+            else:
+                _pass_on(statement, found)
+    return found
+
+
+def _anchored_results(op: Op, function: Function, found: dict[Value, Layout]) -> dict[Value, Layout]:
+    if op.row.anchor_layout:
+        return {op.results[0]: op.row.anchor_layout(op, function.num_warps)}
+    source = next((found[v] for v in op.operands if v in found), None)
+    if source is None or not op.results or not op.results[0].type.shape:
+        return {}
+    if op.row.result_layout:
+        return dict.fromkeys(op.results, op.row.result_layout(op, source))
+    if op.row.forward_layout and op.row.is_view:
+        return dict.fromkeys(op.results, op.row.forward_layout(op, source))
+    return dict.fromkeys(op.results, source) if op.row.is_elementwise else {}
+
+
+def _pass_on(statement: Statement, found: dict[Value, Layout]) -> None:
+    """What goes round a loop, or comes out of a branch, has one layout, to which what is given to it is brought."""
+    for given, same in _flows(statement):
+        layout = next((found[v] for v in (*same, *given) if v in found), None)
+        if layout is not None:
+            found.update(dict.fromkeys(same, layout))
+
+
+Values = tuple[Value, ...]
+
+
+def _flows(statement: Statement) -> list[tuple[Values, Values]]:
+    """What a loop or branch carries: for each the values that are given to it, and those that stand for it."""
+    given: list[list[Value]]
+    inside: list[list[Value]]
+    match statement:
+        case For():
+            given, inside = [statement.operands[3:], statement.body.yields], [statement.body.arguments[1:]]
+        case While():
+            given = [statement.operands, statement.condition.yields[1:], statement.body.yields]
+            inside = [statement.condition.arguments, statement.body.arguments]
+        case If():
+            given, inside = [statement.then.yields, statement.otherwise.yields], []
+        case _:
+            return []
+    return list(zip(zip(*given, strict=True), zip(*inside, statement.results, strict=True), strict=True))
 
 
 def _values(block: Block) -> list[Value]:
@@ -36,7 +98,7 @@ def _natural_layouts(function: Function) -> dict[Shape, Layout]:
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     accessed = {op.operands[0].type.shape for op in ops if "width" in op.attributes}
     shapes = {v.type.shape for v in _values(function.body) if v.type.shape}
-    waiting = sorted(shapes, key=lambda s: (s not in accessed, -len(s), -_count(s), s))
+    waiting = sorted(shapes, key=lambda s: (s not in accessed, -len(s), -math.prod(s), s))
     natural: dict[Shape, Layout] = {}
     while waiting:
         found = next(((s, d) for s in waiting if (d := _derived(s, ops, natural)) is not None), None)
@@ -61,24 +123,22 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
 
 
 def _anchored(shape: Shape, ops: list[Op], num_warps: int, num_blocks: int) -> Layout:
-    elements, threads = _count(shape), 32 * num_warps * num_blocks
+    elements, threads = math.prod(shape), 32 * num_warps * num_blocks
     widths = [op.attributes["width"] for op in ops if "width" in op.attributes and op.operands[0].type.shape == shape]
     vector = default_vector(elements, threads, max(widths, default=1))
     axis = _unreduced_axis(shape, ops, num_warps)
     return blocked(shape, vector, num_warps, num_blocks=num_blocks, warp_axis=axis)
 
 
-def _count(shape: Shape) -> int:
-    elements = 1
-    for size in shape:
-        elements *= size
-    return elements
-
-
 def _unreduced_axis(shape: Shape, ops: list[Op], num_warps: int) -> int | None:
     reduced = {op.attributes["axis"] for op in ops if op.row.result_layout and op.operands[0].type.shape == shape}
     free = [a for a in range(len(shape)) if a not in reduced and shape[a] >= num_warps]
     return free[0] if reduced and free else None
+
+
+def _end(block: Block) -> list[Any]:
+    """Where ops at a block's end go."""
+    return block.statements
 
 
 class _Fitter:
@@ -96,16 +156,36 @@ class _Fitter:
                 continue
             for inner in statement.blocks:
                 self.block(inner)
+            statements += self._fit_flows(statement)
             statements.append(statement)
         block.statements[:] = statements
 
+    def _fit_flows(self, statement: Statement) -> list[Op]:
+        """Bring what a loop begins with and what blocks yield to the layout of what they become."""
+        before: list[Op] = []
+        lists: list[tuple[list[Value], list[Value], list[Op]]] = []
+        match statement:
+            case For():
+                lists.append((statement.operands, [*statement.operands[:3], *statement.body.arguments[1:]], before))
+                lists.append((statement.body.yields, statement.results, _end(statement.body)))
+            case While():
+                lists.append((statement.operands, statement.condition.arguments, before))
+                carried = [statement.condition.yields[0], *statement.body.arguments]
+                lists.append((statement.condition.yields, carried, _end(statement.condition)))
+                lists.append((statement.body.yields, statement.condition.arguments, _end(statement.body)))
+            case If():
+                lists += [(block.yields, statement.results, _end(block)) for block in statement.blocks]
+        for given, needed, where in lists:
+            for i, (value, like) in enumerate(zip(given, needed, strict=True)):
+                if value in self.layouts:
+                    given[i] = self._in(self.layouts[like], value, statement, where)
+        return before
+
     def _op(self, op: Op) -> list[Op]:
         before: list[Op] = []
-        if op.row.operand_layout:
-            for i, operand in enumerate(op.operands):
-                if operand in self.layouts:
-                    needed = op.row.operand_layout(op, self.layouts[op.results[0]])
-                    op.operands[i] = self._in(needed, operand, op, before)
+        for i, layout in enumerate(self._needed(op)):
+            if layout is not None:
+                op.operands[i] = self._in(layout, op.operands[i], op, before)
         after: list[Op] = []
         if op.row.result_layout:
             given = op.row.result_layout(op, self.layouts[op.operands[0]])
@@ -116,20 +196,42 @@ class _Fitter:
                     after.append(Op(ROWS["relayout"], [op.results[i]], {}, [result], op.position))
         return [*before, op, *after]
 
-    def _in(self, layout: Layout, value: Value, near: Op, before: list[Op]) -> Value:
+    def _needed(self, op: Op) -> list[Layout | None]:
+        """The layout in which an op needs each operand; None where any will do."""
+        result = next((v for v in op.results if v in self.layouts), None)
+        if op.row.anchor_layout:
+            return [None] * (len(op.operands) - 1) + [self.layouts[op.results[0]]]
+        if op.row.operand_layout and result is not None:
+            return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
+        like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result
+        if like not in self.layouts:
+            like = next((v for v in op.operands if v in self.layouts), None)
+        if like is None or op.row.is_kept:
+            return [None] * len(op.operands)
+        layout = self.layouts[like]
+        return [layout if v.type.shape == like.type.shape else None for v in op.operands]
+
+    def _in(self, layout: Layout, value: Value, near: Statement, before: list[Any]) -> Value:
         """The same tile in `layout`, by ops appended to `before`."""
         if value not in self.layouts or self.layouts[value] == layout:
             return value
         made = self.made.get(value)
         result = Value(value.type, value.name)
         self.layouts[result] = layout
-        if isinstance(made, Op) and (self._is_free(value) or (value.type.is_pointer and made.row.is_cheap)):
+        if isinstance(made, Op) and (self._is_free(value) or self._is_seen_through(value, made)):
             needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
             operands = [self._in(needed, operand, near, before) for operand in made.operands]
             before.append(Op(made.row, operands, dict(made.attributes), [result], near.position))
         else:
             before.append(Op(ROWS["relayout"], [value], {}, [result], near.position))
         return result
+
+    def _is_seen_through(self, value: Value, made: Op) -> bool:
+        """Whether moving what the tile is made of costs less: addresses, and views of smaller tiles."""
+        if value.type.is_pointer:
+            return bool(made.row.is_cheap)
+        source = made.operands[0] if made.row.is_view and made.row.operand_layout else None
+        return source is not None and source.type.elements < value.type.elements
 
     def _is_free(self, value: Value) -> bool:
         """Whether computing the tile again costs less than moving it: it follows from scalars by cheap ops."""

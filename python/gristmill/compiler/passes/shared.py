@@ -133,32 +133,33 @@ class _Placer:
             if size is None:
                 self.read = frozenset(map(_plain, places[-1:]))
             else:
-                places.append(self._place(size, before[len(places)] if before else None))
+                places.append(self._place(size, before[len(places)] if before else None, op.row.place_alignment))
         if places:
             op.places = tuple(places)
         if op.row.is_kept:
             self.live[op.results[0]] = places[0]
+            self.read -= {_plain(places[0])}
 
-    def _place(self, size: int, before: Place | None) -> Place:
+    def _place(self, size: int, before: Place | None, alignment: int) -> Place:
         """A place for the op, the same as before if it has one already."""
-        place = before or self._new(size, (*self.lasting, *self.live.values()))
+        place = before or self._new(size, (*self.lasting, *self.live.values()), alignment)
         has_barrier = place.has_barrier or any(place.meets(other) for other in self.read)
         if has_barrier:
             self.read = frozenset()
         return Place(place.start, size, has_barrier)
 
-    def _new(self, size: int, taken: Iterable[Place]) -> Place:
+    def _new(self, size: int, taken: Iterable[Place], alignment: int = ALIGNMENT) -> Place:
         """The lowest bytes that are not taken, and not read either unless that takes too many."""
         taken = list(taken)
-        place = _lowest(size, [*taken, *self.read])
+        place = _lowest(size, [*taken, *self.read], alignment)
         if place.end > max(FREE_BYTES, self.used):
-            place = _lowest(size, taken)
+            place = _lowest(size, taken, alignment)
         self.used = max(self.used, place.end)
         return place
 
 
-def _lowest(size: int, taken: Sequence[Place]) -> Place:
-    starts = sorted({0, *(aligned(place.end) for place in taken)})
+def _lowest(size: int, taken: Sequence[Place], alignment: int) -> Place:
+    starts = sorted({0, *(aligned(place.end, alignment) for place in taken)})
     places = (Place(start, size) for start in starts)
     return next(place for place in places if not any(place.meets(other) for other in taken))
 
@@ -171,6 +172,7 @@ def _may_exchange(op: Op) -> bool:
     """Whether the op's lowering may move numbers from thread to thread."""
     row = op.row
     is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
+    is_own = is_own or row.anchor_layout is not None
     return not is_own
 
 
@@ -180,6 +182,6 @@ def _used(statement: Statement) -> set[Value]:
     return {*statement.operands, *inner, *(v for block in statement.blocks for v in block.yields)}
 
 
-def aligned(size: int) -> int:
+def aligned(size: int, alignment: int = ALIGNMENT) -> int:
     """The size up to the next multiple of the alignment."""
-    return -(-size // ALIGNMENT) * ALIGNMENT
+    return -(-size // alignment) * alignment

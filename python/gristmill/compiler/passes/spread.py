@@ -19,6 +19,8 @@ def run(function: Function) -> None:
     """Set `num_blocks`, or raise `num_warps`, by the largest tile that is loaded."""
     elements, size = _largest(function)
     blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
+    if _multiplies(function):  # its author has chosen warps for the products
+        return
     if blocks <= 1 or elements <= ELEMENTS_OF_THREAD * 32 * function.num_warps:
         return
     if function.has_clusters and _is_flat(function):
@@ -26,6 +28,10 @@ def run(function: Function) -> None:
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
         function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
+
+
+def _multiplies(function: Function) -> bool:
+    return any(isinstance(s, Op) and s.row.is_product for s in walk(function.body))
 
 
 def _largest(function: Function) -> tuple[int, int]:

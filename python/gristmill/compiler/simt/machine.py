@@ -12,7 +12,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Place, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS
 from gristmill.compiler.machine import V
-from gristmill.compiler.simt import lone, printing, updates
+from gristmill.compiler.simt import lone, printing, tensor, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
@@ -21,6 +21,7 @@ from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
 from gristmill.compiler.simt.shared import SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
+from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import Position, SimulationError
 
@@ -190,6 +191,24 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
         holds = True if guard is None else cast(Numbers, guard).each
         _reserved(memory).add(cast(Numbers, index).each, cast(Numbers, x).each, holds)
+
+    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
+        each = _reserved(memory).load(cast(Numbers, index).each, 16 // dtype.itemsize)
+        rows = np.stack([np.ascontiguousarray(to_bits(x, dtype)) for x in each], -1).view(np.uint8)
+        words = tensor.rows_to_words(rows, count, is_turned)
+        return [Numbers(w.view(np.float32), dt.f32) if dtype == dt.f32 else Numbers(w, dt.u32) for w in words]
+
+    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
+        words = [[self._spread(x) for x in part] for part in (a, b, sums)]
+        return [Numbers(each, unit.summed) for each in tensor.multiply(unit, *words)]
+
+    def round_tf32(self, x: V) -> V:
+        return Numbers(tensor.round_tf32(cast(Numbers, x).each), x.dtype)
+
+    def join_elements(self, elements: Sequence[V]) -> V:
+        if len(elements) == 1:
+            return elements[0]
+        return Numbers(tensor.join([cast(Numbers, x).each for x in elements], cast(Dtype, elements[0].dtype)), dt.u32)
 
     # -- global memory
 

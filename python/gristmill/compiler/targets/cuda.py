@@ -9,8 +9,10 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets import cuda_tensor
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
+from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 from gristmill.errors import Position
 
@@ -67,7 +69,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
-            body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 16")
+            body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
 
     def _declare(self, parameter: Value) -> str:
@@ -215,12 +217,12 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         element = dtype.element if isinstance(dtype, Pointer) else dtype
         return V(f"getelementptr (i8, ptr addrspace(3) @{SHARED}, i32 {place.start})", Pointer(element))
 
-    def _shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
+    def shared_place(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
         place = f"ptr addrspace(3) {memory.text}, {self.typed(index)}"
         return f"ptr addrspace(3) {self.emit(f'getelementptr {self.memory_type(dtype)}, {place}', dtype).text}"
 
     def _shared_address(self, memory: V, index: V, dtype: Dtype | Pointer) -> str:
-        return f"{self._shared_place(memory, index, dtype)}, align {dtype.itemsize}"
+        return f"{self.shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
         from gristmill.compiler.targets import cuda_cluster
@@ -238,7 +240,7 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return self.emit(f"load {self.element_type(dtype)}, {address}", dtype)
 
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
-        place = self.emit(f"ptrtoint {self._shared_place(memory, index, x.dtype)} to i32", dt.i32)
+        place = self.emit(f"ptrtoint {self.shared_place(memory, index, x.dtype)} to i32", dt.i32)
         operands = ", ".join(map(self.typed, (place, x, guard or self.constant(dt.bool_, True))))
         self.say(f'call void asm sideeffect "@$2 red.shared.add.u32 [$0], $1;", "r,r,b,~{{memory}}"({operands})')
 
@@ -246,14 +248,26 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         kept = [self.cast(x, dt.u8) if x.dtype == dt.bool_ else x for x in elements]
         value = self._pack(kept) if len(kept) > 1 else kept[0]
         size = len(kept) * value.dtype.bits // 8
-        self.say(f"store {self.typed(value)}, {self._shared_place(memory, index, kept[0].dtype)}, align {size}")
+        self.say(f"store {self.typed(value)}, {self.shared_place(memory, index, kept[0].dtype)}, align {size}")
 
     def shared_load_wide(self, memory: V, index: V, dtype: Dtype, width: int) -> list[V]:
         kept, lanes = dt.u8 if dtype == dt.bool_ else dtype, width if width > 1 else 0
-        place = f"{self._shared_place(memory, index, kept)}, align {width * dtype.itemsize}"
+        place = f"{self.shared_place(memory, index, kept)}, align {width * dtype.itemsize}"
         value = self.emit(f"load volatile {self.type_of(kept, lanes)}, {place}", kept, lanes)
         elements = [self._element(value, i) for i in range(width)] if lanes else [value]
         return [self.cast(x, dtype) for x in elements]
+
+    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
+        return cuda_tensor.matrix_load(self, memory, index, count, is_turned, dtype)
+
+    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
+        return cuda_tensor.multiply_matrices(self, unit, a, b, sums)
+
+    def round_tf32(self, x: V) -> V:
+        return cuda_tensor.round_tf32(self, x)
+
+    def join_elements(self, elements: Sequence[V]) -> V:
+        return cuda_tensor.join_elements(self, elements)
 
     # -- global memory
 

@@ -15,7 +15,8 @@ from gristmill.compiler.banks import Arrangement, in_order
 from gristmill.compiler.ir import Op, Place, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
 from gristmill.compiler.machine import Combine, Machine, Step, V
-from gristmill.compiler.targets import thread_folds, thread_moves
+from gristmill.compiler.targets import thread_folds, thread_moves, thread_products
+from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
@@ -145,6 +146,25 @@ class ThreadMachine(Machine):
         """Add to an element of shared memory, if `guard` holds, as one step."""
 
     @abstractmethod
+    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
+        """Read 1, 2 or 4 matrices of 8 rows of 16 bytes, whose places the warp's lanes give in turn, a word of each.
+
+        Lane i gets word i % 4 of row i // 4; if the matrix `is_turned`, the halves in column i // 4 of two rows.
+        """
+
+    @abstractmethod
+    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
+        """One instruction of a tensor core by each warp: sums + a @ b, in the unit's layouts."""
+
+    @abstractmethod
+    def round_tf32(self, x: V) -> V:
+        """The nearest f32 whose mantissa has 10 bits."""
+
+    @abstractmethod
+    def join_elements(self, elements: Sequence[V]) -> V:
+        """Elements side by side in a word; one of 32 bits or more is a word."""
+
+    @abstractmethod
     def wide_load(
         self, pointer: V, width: int, mask: V | None, others: Sequence[V] | None, hints: dict[str, object]
     ) -> list[V]:
@@ -191,7 +211,7 @@ class ThreadMachine(Machine):
         for r in range(layout.registers):
             own = combine(layout.reg, r, len(layout.shape))[axis]
             if own not in registers:
-                registers[own] = self._combine_index(thread, own, used)
+                registers[own] = self.combine_index(thread, own, used)
         return Held(
             layout, [registers[combine(layout.reg, r, len(layout.shape))[axis]] for r in range(layout.registers)]
         )
@@ -201,11 +221,12 @@ class ThreadMachine(Machine):
         lane, warp, block = ([(i, b[axis]) for i, b in enumerate(part) if b[axis]] for part in parts)
         return self.thread_bits(lane, warp, block, dtype)
 
-    def _combine_index(self, thread: V, own: int, used: int) -> V:
-        if own == 0:
-            return thread
-        number = self.constant(thread.dtype, own)  # type: ignore[arg-type]
-        return self.bit_xor(thread, number) if own & used else self.add_index(thread, number)
+    def combine_index(self, thread: V, own: int, used: int) -> V:
+        """thread XOR own, where `thread` has no bits but `used`: what they do not share is added, often for free."""
+        if own & used:
+            thread = self.bit_xor(thread, self.constant(thread.dtype, own & used))  # type: ignore[arg-type]
+        rest = own & ~used
+        return self.add_index(thread, self.constant(thread.dtype, rest)) if rest else thread  # type: ignore[arg-type]
 
     def add_index(self, x: V, y: V) -> V:
         """x + y of indices that are known not to wrap."""
@@ -362,6 +383,12 @@ class ThreadMachine(Machine):
     def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
         return thread_moves.dot(self, result, a, b, acc)
 
+    def share(self, op: Op, tile: Any) -> Any:
+        return thread_products.share(self, op, tile)
+
+    def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
+        return thread_products.product(self, op, a, b, acc)
+
     def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
         """A tile in registers."""
         return Held(layout, registers)
@@ -394,7 +421,7 @@ class ThreadMachine(Machine):
         inner = arrangement.group(layout)[-1]
         firsts = [r for r in _first_registers(layout, 1) if not r & inner]
         return [
-            (r, self._combine_index(thread, offset(combine(layout.reg, r, len(layout.shape))), used)) for r in firsts
+            (r, self.combine_index(thread, offset(combine(layout.reg, r, len(layout.shape))), used)) for r in firsts
         ]
 
 

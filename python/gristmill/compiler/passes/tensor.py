@@ -1,0 +1,70 @@
+"""Give matrix products to the tensor cores: their operands go to shared memory, from where the instructions take them.
+
+Products that fill no instruction, or that ask for exact f32 arithmetic, stay as they are.
+"""
+
+from __future__ import annotations
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Block, Function, Op, Statement, Tile, Value, definitions
+from gristmill.compiler.op import ROWS
+from gristmill.compiler.tensor import UNITS
+from gristmill.dtypes import Dtype
+from gristmill.language.float8 import is_float8
+
+LOWEST_SM = 80
+
+
+def run(function: Function) -> None:
+    """Replace each product that a tensor core can compute."""
+    if function.sm >= LOWEST_SM:
+        _replace(function.body, definitions(function.body))
+
+
+def _replace(block: Block, made: dict[Value, Statement]) -> None:
+    statements: list[Statement] = []
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _replace(inner, made)
+        is_fit = isinstance(statement, Op) and statement.row.is_product and _fits(statement)
+        statements += _product(statement, made) if is_fit else [statement]  # type: ignore[arg-type]
+    block.statements[:] = statements
+
+
+def multiplied(dtype: Dtype) -> Dtype:
+    """The dtype in which operands are multiplied: halves hold every float of eight bits."""
+    return dt.f16 if is_float8(dtype) else dtype
+
+
+def _fits(op: Op) -> bool:
+    a, b = (v.type for v in op.operands[:2])
+    assert isinstance(a.dtype, Dtype)
+    unit = UNITS.get(multiplied(a.dtype))
+    if unit is None or len(a.shape) != 2 or op.attributes.get("precision") == "ieee":
+        return False
+    is_large = a.shape[0] >= unit.m and a.shape[1] >= unit.k and b.shape[1] >= unit.n
+    return is_large and op.results[0].type.dtype == unit.summed
+
+
+def _product(op: Op, made: dict[Value, Statement]) -> list[Op]:
+    before: list[Op] = []
+    shared = [_shared(value, op, made, before) for value in op.operands[:2]]
+    product = Op(ROWS["product"], [*shared, op.operands[2]], dict(op.attributes), op.results, op.position)
+    return [*before, product]
+
+
+def _shared(value: Value, op: Op, made: dict[Value, Statement], before: list[Op]) -> Value:
+    """The operand in shared memory; one that is only turned is put there as it was."""
+    dtype, shape = value.type.dtype, value.type.shape
+    assert isinstance(dtype, Dtype)
+    source, is_turned = value, False
+    turned = made.get(value)
+    if isinstance(turned, Op) and turned.row.is_view and turned.attributes.get("order") == (1, 0):
+        source, is_turned = turned.operands[0], True
+    if multiplied(dtype) != dtype:
+        cast = Value(source.type.with_dtype(multiplied(dtype)), source.name)
+        before.append(Op(ROWS["cast"], [source], {"to": multiplied(dtype)}, [cast], op.position))
+        source = cast
+    result = Value(Tile(multiplied(dtype), shape), value.name)
+    before.append(Op(ROWS["share"], [source], {"is_turned": is_turned}, [result], op.position))
+    return result

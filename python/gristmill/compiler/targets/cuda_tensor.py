@@ -1,0 +1,81 @@
+"""Tensor cores on CUDA: matrix loads and products of warps, as inline PTX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.machine import V
+from gristmill.compiler.tensor import Unit
+from gristmill.dtypes import Dtype
+
+NAMES = {dt.f32: "tf32", dt.i8: "s8", dt.u8: "u8"}
+SUMS = {dt.f32: "f32", dt.i32: "s32", dt.f64: "f64"}
+LETTERS = {"i32": "r", "float": "f", "double": "d"}
+PURE = "convergent nounwind memory(none)"
+
+
+def matrix_load(m: Any, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
+    """Read 8 x 8 matrices of 16-bit elements, or as many bytes, by `ldmatrix`."""
+    place = m.emit(f"ptrtoint {m.shared_place(memory, index, dtype)} to i32", dt.u32)
+    results = _list(range(count))
+    turned = ".trans" if is_turned else ""
+    text = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {results}, [${count}];"
+    constraints = ",".join([*["=r"] * count, "r", "~{memory}"])
+    words = _call(m, f'asm sideeffect "{text}", "{constraints}"', ["i32"] * count, [place], dt.u32)
+    return [m.bitcast(word, dt.f32) for word in words] if dtype == dt.f32 else words
+
+
+def multiply_matrices(m: Any, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
+    """Return sums + a @ b by `mma.sync`."""
+    operand = NAMES.get(unit.operand, unit.operand.name)
+    shape, summed = f"m{unit.m}n{unit.n}k{unit.k}", SUMS[unit.summed]
+    parts, start = [], len(sums)
+    for words in (a, b):
+        parts.append(_list(range(start, start + len(words))))
+        start += len(words)
+    own = _list(range(len(sums)))
+    text = (
+        f"mma.sync.aligned.{shape}.row.col.{summed}.{operand}.{operand}.{summed} {own}, {parts[0]}, {parts[1]}, {own};"
+    )
+    kind = m.element_type(unit.summed)
+    letters = [f"={LETTERS[kind]}"] * len(sums)
+    word = "d" if unit.operand == dt.f64 else "r"
+    ties = [str(i) for i in range(len(sums))]
+    constraints = ",".join([*letters, *[word] * (len(a) + len(b)), *ties])
+    words = [x if word == "d" else m.bitcast(x, dt.u32) for x in (*a, *b)]
+    return _call(m, f'asm "{text}", "{constraints}"', [kind] * len(sums), [*words, *sums], unit.summed, PURE)
+
+
+def round_tf32(m: Any, x: V) -> V:
+    """Round to the 10 bits of tf32, to nearest, ties away from zero."""
+    word = m.emit(f'call i32 asm "cvt.rna.tf32.f32 $0, $1;", "=r,f"({m.typed(x)}) nounwind memory(none)', dt.u32)
+    return m.bitcast(word, dt.f32)
+
+
+def join_elements(m: Any, elements: Sequence[V]) -> V:
+    """Elements in a word, the first in its lowest bits."""
+    if len(elements) == 1:
+        return elements[0]
+    return m.emit(f"bitcast {m.typed(m._pack(elements))} to i32", dt.u32)
+
+
+def _list(numbers: Sequence[int]) -> str:
+    return "{" + ",".join(f"${i}" for i in numbers) + "}"
+
+
+def _call(
+    m: Any,
+    code: str,
+    kinds: Sequence[str],
+    operands: Sequence[V],
+    dtype: Dtype,
+    attributes: str = "convergent nounwind",
+) -> list[V]:
+    result = kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
+    name = m.fresh()
+    m.lines.append(f"  {name} = call {result} {code}({', '.join(map(m.typed, operands))}) {attributes}")
+    if len(kinds) == 1:
+        return [V(name, dtype)]
+    return [m.emit(f"extractvalue {result} {name}, {i}", dtype) for i in range(len(kinds))]

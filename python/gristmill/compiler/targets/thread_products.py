@@ -1,0 +1,150 @@
+"""Matrix products on tensor cores: operands go to shared memory in panels, warps take them from there word by word."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.banks import Arrangement
+from gristmill.compiler.ir import Op
+from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
+from gristmill.compiler.machine import V
+from gristmill.compiler.tensor import CHUNK_BYTES, UNITS, Unit, inner_axis, left, panels, right
+from gristmill.dtypes import Dtype
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """A tile in shared memory that all threads of the block read."""
+
+    memory: V
+    arrangement: Arrangement
+    shape: tuple[int, ...]
+    inner: int
+    dtype: Dtype
+
+
+def share(m: Any, op: Op, tile: Any) -> Shared:
+    """Write a tile to shared memory, as many elements at once as a thread has side by side, and wait for all."""
+    layout, dtype = tile.layout, tile.registers[0].dtype
+    if op.attributes["is_turned"]:
+        layout = layout.permute((1, 0))
+    inner = inner_axis(layout)
+    arrangement = panels(layout.shape, inner, dtype.itemsize)
+    (memory,) = m.scratch([dtype], layout.elements)
+    writing = replace(arrangement, neighbours=_side_by_side(layout, inner, dtype.itemsize))
+    group = writing.group(layout)
+    for register, index in m.positions(layout, writing):
+        m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
+    m.barrier()
+    return Shared(memory, arrangement, layout.shape, inner, dtype)
+
+
+def _side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
+    """The positions of registers that one access writes, up to a chunk, and no other bit moves along."""
+    others = (*layout.lane, *layout.warp)
+    found: list[int] = []
+    for basis in layout.reg:
+        step = 1 << len(found)
+        if basis[inner] != step or sum(basis) != step or step * itemsize >= CHUNK_BYTES:
+            break
+        if any(other[inner] & step for other in (*others, *layout.reg[len(found) + 1 :])):
+            break
+        found.append(flatten(basis, layout.shape))
+    return tuple(found)
+
+
+def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
+    """acc + a @ b: step by step along the depth, and in each step instruction by instruction."""
+    unit, layout, precision = UNITS[a.dtype], acc.layout, op.attributes.get("precision", "")
+    sums = list(acc.registers)
+    take_left, take_right = (
+        _Operand(m, a, left(unit, layout, a.shape[1])),
+        _Operand(m, b, right(unit, layout, b.shape[0])),
+    )
+    left_words, right_words, size = unit.words
+    pairs = ((1, 0), (0, 1), (0, 0)) if precision == "tf32x3" else ((0, 0),)
+    for depth in range(0, a.shape[1], unit.k):
+        lefts = _split(_parts(m, unit, precision, take_left((0, depth))), left_words)
+        rights = _split(_parts(m, unit, precision, take_right((depth, 0))), right_words)
+        for i, (x, y) in enumerate(itertools.product(lefts, rights)):
+            own = sums[i * size : (i + 1) * size]
+            for of_left, of_right in pairs:
+                own = m.multiply_matrices(unit, x[of_left], y[of_right], own)
+            sums[i * size : (i + 1) * size] = own
+    return m.tile(layout, sums)
+
+
+def _parts(m: Any, unit: Unit, precision: str, words: Sequence[V]) -> list[Sequence[V]]:
+    """f32 as tf32, or as the sum of two, the larger first; other words as they are."""
+    if unit.operand != dt.f32:
+        return [words]
+    large = [m.round_tf32(x) for x in words]
+    if precision != "tf32x3":
+        return [large]
+    return [large, [m.round_tf32(m.subtract(x, y)) for x, y in zip(words, large, strict=True)]]
+
+
+def _split(parts: Sequence[Sequence[V]], size: int) -> list[list[Sequence[V]]]:
+    """For each instruction its words of each part."""
+    return [[words[i : i + size] for words in parts] for i in range(0, len(parts[0]), size)]
+
+
+class _Operand:
+    """Takes a warp's share of an operand for one step along the depth, as words in the order of its layout."""
+
+    def __init__(self, m: Any, tile: Shared, layout: Layout):
+        self.m, self.tile, self.layout = m, tile, layout
+        self.within = max(0, (4 // tile.dtype.itemsize).bit_length() - 1)  # register bits of a word
+        self.rest = layout.reg[self.within :]
+        self.rows = self._rows()
+
+    def _rows(self) -> Sequence[Coordinates]:
+        """Along what the rows of a matrix load go, 8 of a chunk of 16 bytes; empty where there is none."""
+        size, lanes = self.tile.dtype.itemsize, self.layout.lane
+        depth = next(axis for axis, c in enumerate(lanes[0]) if c)
+        if size == 8 or self.tile.shape[self.tile.inner] * size < CHUNK_BYTES:
+            return ()
+        self.is_turned = self.tile.inner != depth
+        if self.is_turned:
+            return (self.layout.reg[0], *lanes[:2]) if size == 2 else ()
+        return lanes[2:5]
+
+    def __call__(self, origin: Coordinates) -> list[V]:
+        return self._by_matrix(origin) if self.rows else self._by_element(origin)
+
+    def _offset(self, coordinates: Coordinates) -> int:
+        return self.tile.arrangement.offset(flatten(coordinates, self.tile.shape))
+
+    def _thread(self, lanes: Sequence[Coordinates]) -> tuple[V, int]:
+        """The part of offsets that lanes and warps decide, and the bits that it may have."""
+        lane = [(i, self._offset(b)) for i, b in enumerate(lanes) if any(b)]
+        warp = [(i, self._offset(b)) for i, b in enumerate(self.layout.warp) if any(b)]
+        used = 0
+        for _, number in lane + warp:
+            used |= number
+        return self.m.thread_bits(lane, warp, (), dt.i32), used
+
+    def _at(self, thread: tuple[V, int], bits: int, bases: Sequence[Coordinates], origin: Coordinates) -> V:
+        own = tuple(a ^ b for a, b in zip(combine(bases, bits, 2), origin, strict=True))
+        return self.m.combine_index(thread[0], self._offset(own), thread[1])
+
+    def _by_matrix(self, origin: Coordinates) -> list[V]:
+        """Up to four matrices at once: the second's rows are given by lanes 8 to 15, and so on."""
+        inside, outside = self.rest[:2], self.rest[2:]
+        thread = self._thread([*self.rows, *inside])
+        words: list[V] = []
+        for r in range(1 << len(outside)):
+            place = self._at(thread, r, outside, origin)
+            words += self.m.matrix_load(self.tile.memory, place, 1 << len(inside), self.is_turned, self.tile.dtype)
+        return words
+
+    def _by_element(self, origin: Coordinates) -> list[V]:
+        thread = self._thread(self.layout.lane)
+        places = [self._at(thread, r, self.layout.reg, origin) for r in range(self.layout.registers)]
+        elements = [self.m.shared_load(self.tile.memory, place, self.tile.dtype) for place in places]
+        size = 1 << self.within
+        return [self.m.join_elements(elements[i : i + size]) for i in range(0, len(elements), size)]

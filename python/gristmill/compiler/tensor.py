@@ -1,0 +1,135 @@
+"""Tensor cores: their instructions, the layouts of what they take and give, and how operands lie in shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gristmill import dtypes as dt
+from gristmill.compiler.banks import Arrangement
+from gristmill.compiler.layout import Coordinates, Layout, flatten
+from gristmill.dtypes import Dtype
+
+PANEL_BYTES = 128
+CHUNK_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A warp's product [m, k] by [k, n]: operands in words of 32 bits (64 for f64), sums in `summed`.
+
+    `operand` is what it multiplies: f32 stands for tf32, its upper 19 bits.
+    """
+
+    operand: Dtype
+    summed: Dtype
+    m: int
+    n: int
+    k: int
+
+    @property
+    def word_elements(self) -> int:
+        """Elements of an operand in a word."""
+        return max(1, 32 // self.operand.bits)
+
+    @property
+    def words(self) -> tuple[int, int, int]:
+        """Words of a thread: of the left operand, of the right one, and its sums."""
+        threads = 32 * self.word_elements
+        return self.m * self.k // threads, self.k * self.n // threads, self.m * self.n // 32
+
+
+UNITS = {
+    dt.f16: Unit(dt.f16, dt.f32, 16, 8, 16),
+    dt.bf16: Unit(dt.bf16, dt.f32, 16, 8, 16),
+    dt.f32: Unit(dt.f32, dt.f32, 16, 8, 8),
+    dt.i8: Unit(dt.i8, dt.i32, 16, 8, 32),
+    dt.u8: Unit(dt.u8, dt.i32, 16, 8, 32),
+    dt.f64: Unit(dt.f64, dt.f64, 8, 8, 4),
+}
+
+
+def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int) -> Layout:
+    """The layout of a product: each warp has as many whole instructions' results as any other, near each other.
+
+    Registers count an instruction's own sums first, then instructions along the columns, then along the rows.
+    """
+    rows, columns = shape[0] // unit.m, shape[1] // unit.n
+    warp: list[Coordinates] = []
+    step = [unit.m, unit.n]
+    for _ in range(num_warps.bit_length() - 1):
+        axis = 0 if rows >= columns else 1
+        if max(rows, columns) == 1:
+            warp.append((0, 0))
+            continue
+        warp.append((step[0], 0) if axis == 0 else (0, step[1]))
+        step[axis] *= 2
+        rows, columns = (rows // 2, columns) if axis == 0 else (rows, columns // 2)
+    own = ((0, 1), (8, 0)) if unit.m == 16 else ((0, 1),)
+    along_columns = tuple((0, c) for c in _powers(unit.n, shape[1]) if (0, c) not in warp)
+    along_rows = tuple((r, 0) for r in _powers(unit.m, shape[0]) if (r, 0) not in warp)
+    lane = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+    return Layout(shape, own + along_columns + along_rows, lane, tuple(warp))
+
+
+def left(unit: Unit, sums: Layout, depth: int) -> Layout:
+    """What each thread takes of the left operand, [rows, depth], for the instructions of one step along the depth."""
+    words = unit.word_elements
+    own = tuple((0, w) for w in _powers(1, words))
+    halves = ((8, 0), (0, 4 * words)) if unit.m == 16 else ()
+    rows = tuple(b for b in sums.reg[len(halves) or 1 :] if b[0])
+    warp = tuple((b[0], 0) for b in sums.warp)
+    lane = ((0, words), (0, 2 * words), (1, 0), (2, 0), (4, 0))
+    return Layout((sums.shape[0], depth), own + halves + rows, lane, warp)
+
+
+def right(unit: Unit, sums: Layout, depth: int) -> Layout:
+    """What each thread takes of the right operand, [depth, columns]."""
+    words = unit.word_elements
+    own = tuple((w, 0) for w in _powers(1, words))
+    halves: tuple[Coordinates, ...] = ((4 * words, 0),) if unit.m == 16 else ()
+    columns = tuple(b for b in sums.reg[2 if unit.m == 16 else 1 :] if b[1])
+    warp = tuple((0, b[1]) for b in sums.warp)
+    lane = ((words, 0), (2 * words, 0), (0, 1), (0, 2), (0, 4))
+    return Layout((depth, sums.shape[1]), own + halves + columns, lane, warp)
+
+
+def _powers(start: int, end: int) -> list[int]:
+    powers = []
+    while start < end:
+        powers.append(start)
+        start *= 2
+    return powers
+
+
+def inner_axis(layout: Layout) -> int:
+    """The axis along which a thread has elements side by side."""
+    first = layout.reg[0] if layout.reg else ()
+    return first.index(1) if sum(first) == 1 else len(layout.shape) - 1
+
+
+def panel_bytes(shape: tuple[int, ...], inner: int, itemsize: int) -> int:
+    """The width of panels: as of the widest swizzle that the inner axis fills, or all of the axis."""
+    return min(PANEL_BYTES, shape[inner] * itemsize)
+
+
+def panels(shape: tuple[int, ...], inner: int, itemsize: int) -> Arrangement:
+    """Panels of 128 bytes along the inner axis, or of 64 or 32 where it is shorter, swizzled as TMA and wgmma do.
+
+    Within each 1024 bytes, chunks of 16 bytes change places by the number of the 128 bytes that they lie in: eight rows
+    of a column of chunks, which matrix loads read at once, lie in different banks.
+    """
+    width = panel_bytes(shape, inner, itemsize) // itemsize
+    outer = 1 - inner
+    images = [0] * (flatten(tuple(s - 1 for s in shape), shape).bit_length())
+    for axis, size in ((inner, shape[inner]), (outer, shape[outer])):
+        for c in _powers(1, size):
+            position = flatten(tuple(c if a == axis else 0 for a in range(2)), shape)
+            panel, within = divmod(c, width) if axis == inner else (0, c * width)
+            images[position.bit_length() - 1] = _swizzled(panel * width * shape[outer] + within, width, itemsize)
+    return Arrangement(tuple(images), ())
+
+
+def _swizzled(offset: int, width: int, itemsize: int) -> int:
+    byte = offset * itemsize
+    mask = width * itemsize // CHUNK_BYTES - 1
+    return (byte ^ (byte >> 7 & max(0, mask)) << 4) // itemsize

@@ -16,7 +16,7 @@ PRODUCT = """
 D, R = gm.dtype_var("D", [gm.{dtype}]), gm.{result}
 
 
-@gm.kernel(grid=lambda m, n: gm.cdiv(m, {m}) * gm.cdiv(n, {n}), num_warps={warps})
+@gm.kernel(grid=lambda m, n: gm.cdiv(m, {m}) * gm.cdiv(n, {n}), num_warps={warps}, num_stages={stages})
 def k(a: gm.ptr[D], b: gm.ptr[D], c: gm.ptr[R], m: gm.shape["a", 0], n: gm.shape["c", 1], depth: gm.shape["a", 1]):
     programs = tl.cdiv(n, {n})
     rows = tl.program_id(0) // programs * {m} + tl.arange(0, {m})
@@ -49,7 +49,7 @@ DTYPES = {  # operands, sum, result
 }
 
 
-def kernel_for(dtype="f16", tile=(64, 64, 32), warps=4, load=PLAIN, precision="", epilogue="pass"):
+def kernel_for(dtype="f16", tile=(64, 64, 32), warps=4, load=PLAIN, precision="", epilogue="pass", stages=3):
     m, n, k = tile
     total = DTYPES[dtype][1]
     text = PRODUCT.format(
@@ -63,6 +63,7 @@ def kernel_for(dtype="f16", tile=(64, 64, 32), warps=4, load=PLAIN, precision=""
         load=load,
         precision=precision,
         epilogue=epilogue,
+        stages=stages,
     )
     return kernel_of(text)
 

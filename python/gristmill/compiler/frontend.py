@@ -17,7 +17,7 @@ from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
 from gristmill.compiler.statements import execute_function
 from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
 from gristmill.errors import KernelError
-from gristmill.language import internal  # noqa: F401  (declares the ops that passes insert)
+from gristmill.language import internal, stages  # noqa: F401  (declare the ops that passes insert)
 from gristmill.language.index import set_index_dtype
 from gristmill.language.structure import describe_structure
 from gristmill.language.types import describe, is_number
@@ -46,6 +46,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> F
         position = scope.source.position(place)
         raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
+    function.num_stages = specialisation.num_stages
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
     function.never_negative = {parameters[p.name] for p in kernel.parameters if p.kind in ("size", "shape")}

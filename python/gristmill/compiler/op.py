@@ -34,9 +34,10 @@ class OpRow:
     that its last operand, an offset, leads to. `is_view`: it renames, repeats or regroups elements. `is_conjunction`:
     its bool holds where all of its operands hold. `predicate`: the comparison that it is.
     `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
-    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time. `is_kept`: its
-    result lies in shared memory, from a multiple of `place_alignment` on. `is_product`: it may go to tensor cores.
-    `anchor_layout(op, number of warps)`: the layout in which its result comes, and its last operand is needed.
+    does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
+    `lies_in_shared`: its result stays in shared memory; `is_kept`: it takes the place for it, from a multiple of
+    `place_alignment` on; `fills_shared`: it writes what another op keeps there. `is_product`: it may go to tensor cores. `anchor_layout(op, number of warps)`: the layout in
+    which its result comes, and its last operand is needed.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -54,7 +55,9 @@ class OpRow:
     is_check: bool = False
     predicate: str = ""
     goes_by_register: bool = False
+    lies_in_shared: bool = False
     is_kept: bool = False
+    fills_shared: bool = False
     place_alignment: int = 16
     is_product: bool = False
     reference_function: Callable[..., Any] | None = None
@@ -75,7 +78,7 @@ class OpRow:
     @property
     def is_lasting(self) -> bool:
         """Whether it does more than give a result: it is not left out, repeated or overtaken."""
-        return self.effect in ("write", "update", "act")
+        return self.effect in ("write", "update", "act") or self.fills_shared
 
     @property
     def is_elementwise(self) -> bool:
@@ -260,6 +263,11 @@ def call_function(function: Callable[..., Any], arguments: Sequence[Value]) -> A
     inline = _active[-1].inline
     assert inline is not None
     return inline(function, arguments)
+
+
+def current() -> Builder:
+    """The builder that rows emit to."""
+    return _active[-1]
 
 
 def emit_effect(name: str, *operands: Value, **attributes: Any) -> None:

@@ -34,7 +34,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.relayout(op.results[0], x)
 
 
-@op("internal", kind="tile", is_kept=True)
+@op("internal", kind="tile", lies_in_shared=True, is_kept=True)
 def hold(input: Any) -> Value:
     """A copy of the tile in shared memory, for `held`."""
     x = as_value(input)
@@ -68,7 +68,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.held(op, x)
 
 
-@op("internal", kind="tile", is_kept=True, place_alignment=1024)
+@op("internal", kind="tile", lies_in_shared=True, is_kept=True, place_alignment=1024)
 def share(input: Any, is_turned: bool = False) -> Value:
     """The tile in shared memory, for tensor cores; `is_turned`: the tile is the transpose of what is given."""
     x = as_value(input)

@@ -31,8 +31,8 @@ def dot(
 
     Both operands have one dtype: f16, bf16, f8e4m3, f8e5m2, f32, f64, i8 or u8. Products are exact or rounded once, and
     summed in f32 (f64 for f64, i32 for integers); `out_dtype` f16 rounds the sum. `input_precision` is for f32
-    operands: "tf32x3", the default, sums three products of their parts, within 1e-6 of the sum of magnitudes; "tf32" (or
-    `allow_tf32=True`) takes 11 bits of each on tensor cores; "ieee" multiplies in f32.
+    operands: "tf32x3", the default, sums three products of their parts, within 1e-6 of the sum of magnitudes; "tf32"
+    (or `allow_tf32=True`) takes 11 bits of each on tensor cores; "ieee" multiplies in f32.
     """
     a, b = (_operand(x) for x in (input, other))
     _check_shapes(a, b)

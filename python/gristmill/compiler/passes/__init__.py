@@ -11,6 +11,7 @@ from gristmill.compiler.passes import (
     hold,
     late,
     layout,
+    pipeline,
     shared,
     signs,
     simplify,
@@ -45,6 +46,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("late", late.run, ("cuda",)),
     # Before layouts: tensor cores have their own.
     ("tensor", tensor.run, ("cuda",)),
+    # After it: loops that fill shared memory for products can fill it ahead.
+    ("pipeline", pipeline.run, ("cuda",)),
     # After all that change tiles: every one of a threaded machine gets a layout. A host thread holds whole tiles.
     ("layout", layout.run, ("cuda",)),
     # Last: what threads exchange depends on the layouts.

@@ -22,8 +22,9 @@ Shape = tuple[int, ...]
 def run(function: Function) -> None:
     """Fill `function.layouts` and insert relayouts."""
     natural, anchored = _natural_layouts(function), _anchored_values(function)
+    stored = {v for s in walk(function.body) if isinstance(s, Op) and s.row.lies_in_shared for v in s.results}
     for value in _values(function.body):
-        if value.type.shape:
+        if value.type.shape and value not in stored:
             function.layouts[value] = anchored.get(value) or natural[value.type.shape]
     _Fitter(function).block(function.body)
 
@@ -97,7 +98,8 @@ def _natural_layouts(function: Function) -> dict[Shape, Layout]:
     """Settle shapes one by one: those that follow from settled ones first, then the largest that memory decides."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     accessed = {op.operands[0].type.shape for op in ops if "width" in op.attributes}
-    shapes = {v.type.shape for v in _values(function.body) if v.type.shape}
+    stored = {v for op in ops if op.row.lies_in_shared for v in op.results}
+    shapes = {v.type.shape for v in _values(function.body) if v.type.shape and v not in stored}
     waiting = sorted(shapes, key=lambda s: (s not in accessed, -len(s), -math.prod(s), s))
     natural: dict[Shape, Layout] = {}
     while waiting:
@@ -206,7 +208,7 @@ class _Fitter:
         like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result
         if like not in self.layouts:
             like = next((v for v in op.operands if v in self.layouts), None)
-        if like is None or op.row.is_kept:
+        if like is None or op.row.lies_in_shared:
             return [None] * len(op.operands)
         layout = self.layouts[like]
         return [layout if v.type.shape == like.type.shape else None for v in op.operands]
@@ -224,6 +226,7 @@ class _Fitter:
             before.append(Op(made.row, operands, dict(made.attributes), [result], near.position))
         else:
             before.append(Op(ROWS["relayout"], [value], {}, [result], near.position))
+        self.made[result] = before[-1]
         return result
 
     def _is_seen_through(self, value: Value, made: Op) -> bool:

@@ -89,7 +89,8 @@ class _Placer:
 
     def block(self, block: Block) -> None:
         late = {s.operands[0] for s in block.statements if isinstance(s, Op) and s.attributes.get("late")}
-        last = {value: s for s in block.statements for value in _used(s) if value in self.kept - late}
+        own = {v for s in block.statements for v in s.results if v in self.kept and v not in late}
+        last = {value: s for s in block.statements for value in _used(s) if value in own}
         freed: dict[Statement, list[Value]] = {}
         for value, statement in last.items():
             freed.setdefault(statement, []).append(value)
@@ -172,8 +173,8 @@ def _may_exchange(op: Op) -> bool:
     """Whether the op's lowering may move numbers from thread to thread."""
     row = op.row
     is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
-    is_own = is_own or row.anchor_layout is not None
-    return not is_own
+    is_read = row.anchor_layout is not None or (row.lies_in_shared and not row.is_kept)
+    return not (is_own or is_read)
 
 
 def _used(statement: Statement) -> set[Value]:

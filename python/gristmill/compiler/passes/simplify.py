@@ -12,6 +12,11 @@ def run(function: Function) -> None:
     if not function.is_checked:
         _leave_out_checks(function.body)
     _share(function.body, {}, {})
+    drop_unused(function)
+
+
+def drop_unused(function: Function) -> None:
+    """Drop pure statements whose results nothing uses."""
     _drop(function.body, set())
 
 

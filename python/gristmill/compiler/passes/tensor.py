@@ -8,6 +8,7 @@ from __future__ import annotations
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Function, Op, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
+from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.tensor import UNITS
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
@@ -19,6 +20,7 @@ def run(function: Function) -> None:
     """Replace each product that a tensor core can compute."""
     if function.sm >= LOWEST_SM:
         _replace(function.body, definitions(function.body))
+        drop_unused(function)
 
 
 def _replace(block: Block, made: dict[Value, Statement]) -> None:

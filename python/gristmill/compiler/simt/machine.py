@@ -18,7 +18,7 @@ from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
-from gristmill.compiler.simt.shared import SharedMemory, SharedTile
+from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
 from gristmill.compiler.tensor import Unit
@@ -52,6 +52,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.memory = GlobalMemory(len(self.index), self.clock, self.reports)
         self.shared_memory = SharedMemory(function.used_bytes, self.num_blocks, self.reports)
         self.places: Iterator[Place] = iter(())
+        self.copies = Copies()
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
@@ -83,6 +84,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.reports.program = program
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
+        self.copies = Copies()
         with np.errstate(all="ignore"):
             self.run(self.function.body, dict(bound))
 
@@ -191,6 +193,19 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
         holds = True if guard is None else cast(Numbers, guard).each
         _reserved(memory).add(cast(Numbers, index).each, cast(Numbers, x).each, holds)
+
+    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
+        does, dtype = self._spread(guard) if guard is not None else True, element_of(pointer)
+        reads = np.logical_and(does, True if mask is None else cast(Numbers, mask).each)
+        readers = np.full(self.index.shape, True)
+        loaded = self.memory.load(cast(Numbers, pointer).each, reads, None, width, dtype, readers)
+        self.copies.begin(_reserved(memory), cast(Numbers, index).each, loaded, np.broadcast_to(does, self.index.shape))
+
+    def commit_copies(self) -> None:
+        self.copies.commit()
+
+    def wait_for_copies(self, pending: int) -> None:
+        self.copies.wait(pending)
 
     def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
         each = _reserved(memory).load(cast(Numbers, index).each, 16 // dtype.itemsize)

@@ -49,11 +49,13 @@ class SharedTile:
     def words(self) -> Any:
         return self.memory.bytes.view(f"u{self.dtype.itemsize}")
 
-    def store(self, index: Any, elements: Sequence[Any]) -> None:
-        """Write consecutive elements of each thread."""
+    def store(self, index: Any, elements: Sequence[Any], guard: Any = None) -> None:
+        """Write consecutive elements of each thread, or of those where `guard` holds."""
         first, threads = self._places(index, len(elements)), self.memory.threads
+        chosen = slice(None) if guard is None else np.flatnonzero(guard)
+        first, threads = first[chosen], threads[chosen]
         for i, element in enumerate(elements):
-            places, bits = first + i, spread(to_bits(element, self.dtype), threads)
+            places, bits = first + i, spread(to_bits(element, self.dtype), self.memory.threads)[chosen]
             units, owners = self._units(places, threads)
             same = same_bits(self.words[places], bits, self.dtype)
             same = np.repeat(same, self._width) & self.memory.is_written[units]
@@ -63,8 +65,19 @@ class SharedTile:
             lost = ~same_bits(self.words[places], bits, self.dtype)
             if race is None and lost.any():
                 thread, site = int(np.argmax(lost)), self.memory.reports.clock.site
-                race = Race(int(units[thread * self._width]), thread, "stored another number", "stores", site)
+                race = Race(
+                    int(units[thread * self._width]), int(threads[thread]), "stored another number", "stores", site
+                )
             self._check(race)
+
+    def expect(self, index: Any, width: int, guard: Any) -> None:
+        """Forget the elements that something will write by itself: from now on nobody reads or writes them."""
+        chosen = np.flatnonzero(guard)
+        first = self._places(index, width)[chosen]
+        for i in range(width):
+            units, owners = self._units(first + i, chosen)
+            self._check(self.memory.watched.writing(units, owners, np.full(len(units), True)))
+            self.memory.is_written[units] = False
 
     def load(self, index: Any, width: int = 1) -> list[Any]:
         """Read consecutive elements of each thread."""
@@ -120,3 +133,38 @@ class SharedTile:
     def _check(self, race: Race | None) -> None:
         if race is not None:
             raise SimulationError(self.memory.reports.race(race, self._name(race.place)), fix=COMPILER_FIX)
+
+
+@dataclass
+class Copy:
+    """A copy on its way: where to, what, and of which threads."""
+
+    tile: SharedTile
+    index: Any
+    elements: list[Any]
+    guard: Any
+
+
+class Copies:
+    """Copies that threads have begun, in groups; what they bring is there when their group has been waited for."""
+
+    def __init__(self) -> None:
+        self.open: list[Copy] = []
+        self.groups: list[list[Copy]] = []
+
+    def begin(self, tile: SharedTile, index: Any, elements: list[Any], guard: Any) -> None:
+        """Begin to copy elements of the threads for which `guard` holds."""
+        tile.expect(index, len(elements), guard)
+        self.open.append(Copy(tile, index, elements, guard))
+
+    def commit(self) -> None:
+        """End a group."""
+        self.groups.append(self.open)
+        self.open = []
+
+    def wait(self, pending: int) -> None:
+        """Let all groups come but the last `pending`."""
+        end = max(0, len(self.groups) - pending)
+        for copy in (copy for group in self.groups[:end] for copy in group):
+            copy.tile.store(copy.index, copy.elements, copy.guard)
+        del self.groups[:end]

@@ -257,6 +257,15 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         elements = [self._element(value, i) for i in range(width)] if lanes else [value]
         return [self.cast(x, dtype) for x in elements]
 
+    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
+        cuda_tensor.copy_ahead(self, memory, index, pointer, width, guard, mask)
+
+    def commit_copies(self) -> None:
+        cuda_tensor.commit_copies(self)
+
+    def wait_for_copies(self, pending: int) -> None:
+        cuda_tensor.wait_for_copies(self, pending)
+
     def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
         return cuda_tensor.matrix_load(self, memory, index, count, is_turned, dtype)
 

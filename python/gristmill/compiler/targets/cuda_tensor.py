@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
@@ -13,6 +14,7 @@ from gristmill.dtypes import Dtype
 NAMES = {dt.f32: "tf32", dt.i8: "s8", dt.u8: "u8"}
 SUMS = {dt.f32: "f32", dt.i32: "s32", dt.f64: "f64"}
 LETTERS = {"i32": "r", "float": "f", "double": "d"}
+PREFETCH_VERSION = 74  # of PTX
 PURE = "convergent nounwind memory(none)"
 
 
@@ -59,6 +61,39 @@ def join_elements(m: Any, elements: Sequence[V]) -> V:
     if len(elements) == 1:
         return elements[0]
     return m.emit(f"bitcast {m.typed(m._pack(elements))} to i32", dt.u32)
+
+
+def copy_ahead(m: Any, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
+    """Begin a copy by `cp.async`; a false mask reads nothing and writes zeros, a false guard does nothing."""
+    assert isinstance(pointer.dtype, Pointer)
+    element = pointer.dtype.element
+    size = width * element.itemsize
+    place = m.emit(f"ptrtoint {m.shared_place(memory, index, element)} to i32", dt.u32)
+    operands, letters = [place, pointer], ["r", "l"]
+    source_size, condition = "", ""
+    if mask is not None:
+        source_size = f", ${len(operands)}"
+        operands.append(m.select(mask, m.constant(dt.u32, size), m.constant(dt.u32, 0)))
+        letters.append("r")
+    if guard is not None:
+        condition = f"@${len(operands)} "
+        operands.append(guard)
+        letters.append("b")
+    cache = "cg" if size == 16 else "ca"
+    prefetch = ".L2::128B" if m.function.ptx_version >= PREFETCH_VERSION else ""
+    text = f"{condition}cp.async.{cache}.shared.global{prefetch} [$0], [$1], {size}{source_size};"
+    constraints = ",".join([*letters, "~{memory}"])
+    m.say(f'call void asm sideeffect "{text}", "{constraints}"({", ".join(map(m.typed, operands))})')
+
+
+def commit_copies(m: Any) -> None:
+    """End a group of copies."""
+    m.say('call void asm sideeffect "cp.async.commit_group;", "~{memory}"()')
+
+
+def wait_for_copies(m: Any, pending: int) -> None:
+    """Wait for all groups but the last `pending`."""
+    m.say(f'call void asm sideeffect "cp.async.wait_group {pending};", "~{{memory}}"()')
 
 
 def _list(numbers: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,13 +19,19 @@ from gristmill.dtypes import Dtype
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A tile in shared memory that all threads of the block read."""
+    """A tile in shared memory that all threads of the block read, `start` elements behind `memory`."""
 
     memory: V
     arrangement: Arrangement
     shape: tuple[int, ...]
     inner: int
     dtype: Dtype
+    start: V | None = None
+    slots: int = 1
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
 
 
 def share(m: Any, op: Op, tile: Any) -> Shared:
@@ -41,6 +48,37 @@ def share(m: Any, op: Op, tile: Any) -> Shared:
         m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
     m.barrier()
     return Shared(memory, arrangement, layout.shape, inner, dtype)
+
+
+def ring(m: Any, op: Op) -> Shared:
+    """Room for several tiles, one behind the other."""
+    slots, *given = op.results[0].type.shape
+    shape, inner = tuple(given), len(given) - 1
+    if op.attributes["is_turned"]:
+        shape, inner = shape[::-1], len(given) - 1 - inner
+    dtype = op.results[0].type.dtype
+    assert isinstance(dtype, Dtype)
+    (memory,) = m.scratch([dtype], slots * math.prod(shape))
+    return Shared(memory, panels(shape, inner, dtype.itemsize), shape, inner, dtype, slots=slots)
+
+
+def slot(m: Any, ring: Shared, index: V) -> Shared:
+    """One of a ring's tiles."""
+    return replace(ring, start=m.multiply(index, m.constant(dt.i32, ring.elements)), slots=1)
+
+
+def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:
+    """Begin to copy a tile to a slot of the ring, each access by the thread that owns its elements."""
+    place, layout = slot(m, ring, index), pointers.layout
+    turned = layout if ring.shape == layout.shape and ring.inner == len(layout.shape) - 1 else layout.permute((1, 0))
+    width = min(op.attributes["width"], layout.vector_width())
+    side_by_side = tuple(flatten(basis, turned.shape) for basis in turned.reg[: width.bit_length() - 1])
+    writing = replace(ring.arrangement, neighbours=side_by_side)
+    guards = [g for g in (m.owner(layout), guard) if g is not None]
+    for register, offset in m.positions(turned, writing):
+        is_there = None if mask is None else mask.registers[register]
+        target = m.add_index(offset, place.start)
+        m.copy_ahead(place.memory, target, pointers.registers[register], width, m.all_of(guards), is_there)
 
 
 def _side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
@@ -126,7 +164,8 @@ class _Operand:
         used = 0
         for _, number in lane + warp:
             used |= number
-        return self.m.thread_bits(lane, warp, (), dt.i32), used
+        thread = self.m.thread_bits(lane, warp, (), dt.i32)
+        return self.m.add_index(thread, self.tile.start) if self.tile.start is not None else thread, used
 
     def _at(self, thread: tuple[V, int], bits: int, bases: Sequence[Coordinates], origin: Coordinates) -> V:
         own = tuple(a ^ b for a, b in zip(combine(bases, bits, 2), origin, strict=True))

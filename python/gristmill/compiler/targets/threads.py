@@ -146,6 +146,18 @@ class ThreadMachine(Machine):
         """Add to an element of shared memory, if `guard` holds, as one step."""
 
     @abstractmethod
+    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
+        """Begin to copy `width` elements from global memory if `guard` holds; zeros if `mask` does not."""
+
+    @abstractmethod
+    def commit_copies(self) -> None:
+        """End a group of the thread's copies."""
+
+    @abstractmethod
+    def wait_for_copies(self, pending: int) -> None:
+        """Wait until all of the thread's groups but the last `pending` have come."""
+
+    @abstractmethod
     def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
         """Read 1, 2 or 4 matrices of 8 rows of 16 bytes, whose places the warp's lanes give in turn, a word of each.
 
@@ -385,6 +397,15 @@ class ThreadMachine(Machine):
 
     def share(self, op: Op, tile: Any) -> Any:
         return thread_products.share(self, op, tile)
+
+    def ring(self, op: Op) -> Any:
+        return thread_products.ring(self, op)
+
+    def slot(self, ring: Any, index: V) -> Any:
+        return thread_products.slot(self, ring, index)
+
+    def copy(self, op: Op, pointers: Any, ring: Any, slot: V, guard: V, mask: Any) -> None:
+        thread_products.copy(self, op, pointers, ring, slot, guard, mask)
 
     def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
         return thread_products.product(self, op, a, b, acc)

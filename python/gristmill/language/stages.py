@@ -1,0 +1,70 @@
+"""Ops of software pipelines: passes insert them, authors never write them.
+
+A ring has several slots for a tile in shared memory, which copies from global memory fill ahead of time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gristmill.compiler.ir import Tile, Value
+from gristmill.compiler.op import emit, emit_effect, op
+from gristmill.language.types import as_value
+
+
+@op("internal", kind="tile", lies_in_shared=True, is_kept=True, place_alignment=1024)
+def ring(stages: int, tile: Tile, is_turned: bool) -> Value:
+    """Shared memory for `stages` tiles; `is_turned`: `slot` gives their transposes."""
+    return emit("ring", tile.with_shape((stages, *tile.shape)), is_turned=is_turned)
+
+
+@ring.lower(on="threads")
+def _(m: Any, op: Any) -> Any:
+    return m.ring(op)
+
+
+@op("internal", kind="tile", effect="read", fills_shared=True)
+def copy(pointers: Any, ring: Any, slot: Any, guard: Any, mask: Any = None, **hints: Any) -> None:
+    """Begin to copy what the pointers name to a slot if `guard` holds; 0 where `mask` does not."""
+    given = (pointers, ring, slot, guard) if mask is None else (pointers, ring, slot, guard, mask)
+    emit_effect("copy", *map(as_value, given), **hints)
+
+
+@copy.lower(on="threads")
+def _(m: Any, op: Any, pointers: Any, ring: Any, slot: Any, guard: Any, mask: Any = None) -> None:
+    m.copy(op, pointers, ring, slot, guard, mask)
+
+
+@op("internal", kind="tile", effect="act")
+def commit() -> None:
+    """End a group of copies."""
+    emit_effect("commit")
+
+
+@commit.lower(on="threads")
+def _(m: Any, op: Any) -> None:
+    m.commit_copies()
+
+
+@op("internal", kind="tile", effect="act")
+def arrive(pending: int) -> None:
+    """Wait until all groups but the last `pending` have come, those of all threads."""
+    emit_effect("arrive", pending=pending)
+
+
+@arrive.lower(on="threads")
+def _(m: Any, op: Any) -> None:
+    m.wait_for_copies(op.attributes["pending"])
+    m.barrier()
+
+
+@op("internal", kind="tile", lies_in_shared=True)
+def slot(ring: Any, index: Any) -> Value:
+    """One of a ring's tiles, where it lies."""
+    ring, index = as_value(ring), as_value(index)
+    return emit("slot", ring.type.with_shape(ring.type.shape[1:]), ring, index)
+
+
+@slot.lower(on="threads")
+def _(m: Any, op: Any, ring: Any, index: Any) -> Any:
+    return m.slot(ring, index)

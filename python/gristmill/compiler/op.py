@@ -36,8 +36,8 @@ class OpRow:
     `is_promise`: its facts hold of its operand from here to the end of the block. `is_check`: left out where the build
     does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
     `lies_in_shared`: its result stays in shared memory; `is_kept`: it takes the place for it, from a multiple of
-    `place_alignment` on; `fills_shared`: it writes what another op keeps there. `is_product`: it may go to tensor cores. `anchor_layout(op, number of warps)`: the layout in
-    which its result comes, and its last operand is needed.
+    `place_alignment` on; `fills_shared`: it writes what another op keeps there. `is_product`: it may go to tensor
+    cores. `anchor_layout(op, number of warps)`: the layout in which its result comes, and its last operand is needed.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """

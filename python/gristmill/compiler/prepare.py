@@ -29,6 +29,7 @@ def prepare(
     if target.kind == "host":
         function.name += f"__{target.level}"
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility

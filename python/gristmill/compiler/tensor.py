@@ -71,6 +71,37 @@ def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int) -> Layout:
     return Layout(shape, own + along_columns + along_rows, lane, tuple(warp))
 
 
+GROUP_WARPS = 4
+GROUP_ROWS = 64
+MOST_COLUMNS = 256  # of one instruction
+
+
+def group_accumulator(shape: tuple[int, ...], num_warps: int) -> Layout:
+    """The layout of a product by warpgroups, each of which has rows in blocks of 64: as of the same instructions."""
+    groups = num_warps // GROUP_WARPS
+    by_rows = min(groups, shape[0] // GROUP_ROWS)
+    rows, columns = GROUP_ROWS * by_rows, shape[1] // max(1, groups // by_rows)
+    warp = [
+        (16, 0),
+        (32, 0),
+        *((r, 0) for r in _powers(GROUP_ROWS, rows)),
+        *((0, c) for c in _powers(columns, shape[1])),
+    ]
+    lane = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+    along_columns = tuple((0, c) for c in _powers(8, columns))
+    along_rows = tuple((r, 0) for r in _powers(rows, shape[0]))
+    return Layout(shape, ((0, 1), (8, 0), *along_columns, *along_rows), lane, tuple(warp))
+
+
+def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps: int) -> bool:
+    """Whether warpgroups can multiply: halves, whole blocks of rows, and columns that instructions have."""
+    if dtype not in (dt.f16, dt.bf16) or num_warps % GROUP_WARPS or a[0] % GROUP_ROWS:
+        return False
+    groups = num_warps // GROUP_WARPS
+    columns = b[1] // max(1, groups // min(groups, a[0] // GROUP_ROWS))
+    return columns >= 8 and min(a[1], b[1]) >= 16
+
+
 def left(unit: Unit, sums: Layout, depth: int) -> Layout:
     """What each thread takes of the left operand, [rows, depth], for the instructions of one step along the depth."""
     words = unit.word_elements

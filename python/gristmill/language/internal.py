@@ -8,7 +8,7 @@ from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.op import ROWS, emit, op
-from gristmill.compiler.tensor import UNITS, accumulator
+from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator
 from gristmill.language.types import as_value
 
 
@@ -86,17 +86,25 @@ def _(m: Any, op: Any, x: Any) -> Any:
 
 
 @op("internal", kind="tile")
-def product(a: Any, b: Any, acc: Any, precision: str = "") -> Value:
-    """What `dot` is, of operands in shared memory, by tensor cores."""
+def product(a: Any, b: Any, acc: Any, precision: str = "", by_groups: bool = False, is_open: bool = False) -> Value:
+    """What `dot` is, of operands in shared memory, by tensor cores.
+
+    `by_groups`: of warpgroups rather than warps. `is_open`: the result is there after `settle`, or as another's `acc`.
+    """
     a, b, acc = (as_value(x) for x in (a, b, acc))
-    return emit("product", acc.type, a, b, acc, precision=precision)
+    return emit("product", acc.type, a, b, acc, precision=precision, by_groups=by_groups, is_open=is_open)
 
 
-product.reference_function = ROWS["dot"].reference_function
+@product.reference
+def _(a: Any, b: Any, acc: Any, **how: Any) -> Any:
+    return ROWS["dot"].reference_function(a, b, acc)  # type: ignore[misc]
 
 
 def _accumulator(op: Any, num_warps: int) -> Layout:
-    return accumulator(UNITS[op.operands[0].type.dtype], op.results[0].type.shape, num_warps)
+    shape = op.results[0].type.shape
+    if op.attributes["by_groups"]:
+        return group_accumulator(shape, num_warps)
+    return accumulator(UNITS[op.operands[0].type.dtype], shape, num_warps)
 
 
 product.anchor_layout = _accumulator
@@ -105,3 +113,24 @@ product.anchor_layout = _accumulator
 @product.lower(on="threads")
 def _(m: Any, op: Any, a: Any, b: Any, acc: Any) -> Any:
     return m.product(op, a, b, acc)
+
+
+@op("internal", kind="tile")
+def settle(x: Any) -> Value:
+    """The sums of products that are open, when they are there."""
+    x = as_value(x)
+    return emit("settle", x.type, x)
+
+
+@settle.reference
+def _(x: Any) -> Any:
+    return x
+
+
+settle.operand_layout = lambda op, layout: layout
+settle.forward_layout = lambda op, layout: layout
+
+
+@settle.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.tile(x.layout, m.settle_products(list(x.registers)))

@@ -55,6 +55,7 @@ def arrive(pending: int) -> None:
 @arrive.lower(on="threads")
 def _(m: Any, op: Any) -> None:
     m.wait_for_copies(op.attributes["pending"])
+    m.show_tensor_cores()
     m.barrier()
 
 

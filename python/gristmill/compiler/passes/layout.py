@@ -52,7 +52,7 @@ def _anchored_results(op: Op, function: Function, found: dict[Value, Layout]) ->
         return {}
     if op.row.result_layout:
         return dict.fromkeys(op.results, op.row.result_layout(op, source))
-    if op.row.forward_layout and op.row.is_view:
+    if op.row.forward_layout:
         return dict.fromkeys(op.results, op.row.forward_layout(op, source))
     return dict.fromkeys(op.results, source) if op.row.is_elementwise else {}
 

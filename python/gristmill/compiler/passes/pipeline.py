@@ -125,7 +125,8 @@ class _Pipeline:
     def __init__(self, plan: Plan, function: Function):
         self.plan, self.function = plan, function
         self.loop = plan.loop
-        self.ahead = plan.stages - 1  # steps that copies are ahead
+        self.open = self._open() if plan.stages > 2 else []
+        self.ahead = plan.stages - (2 if self.open else 1)  # steps that copies are: one slot more is read while open
         self.rings: list[Value] = []
 
     def statements(self) -> list[Statement]:
@@ -140,7 +141,31 @@ class _Pipeline:
                 state = self._copies(state, constant(slot, dt.i32))
             read = constant(0, dt.i32)
         pipelined = self._loop([state.index, read, *state.carried])
-        return [*block.statements, pipelined]
+        settled = [self._settled(pipelined, place) for place in self.open]
+        return [*block.statements, pipelined, *settled]
+
+    def _open(self) -> list[int]:
+        """Places in what the loop carries of sums to which a warpgroup's product of each step is added, and no more."""
+        body = self.loop.body
+        counts = uses(body)
+        ops = [s for s in body.statements if isinstance(s, Op)]
+        products = [op for op in ops if op.attributes.get("by_groups")]
+        found = []
+        for op in products:
+            own = op.operands[-1]
+            place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
+            is_alone = place >= 0 and body.arguments[1 + place] is own and counts[own] == counts[op.results[0]] == 1
+            found += [place] if is_alone else []
+        return found if len(found) == len(products) else []
+
+    def _settled(self, loop: For, place: int) -> Op:
+        """Behind the loop its sums are waited for."""
+        product = next(s for s in loop.body.statements if loop.body.yields[place] in s.results)
+        assert isinstance(product, Op)
+        product.attributes["is_open"] = True
+        result = loop.results[place]
+        loop.results[place] = Value(result.type, result.name)
+        return Op(ROWS["settle"], [loop.results[place]], {}, [result], loop.position)
 
     def _copies(self, state: _State, slot: Value) -> _State:
         """Begin the copies of a step; returns what the next one starts from."""
@@ -170,7 +195,8 @@ class _Pipeline:
             ROWS["arrive"](self.ahead - 1)
             views = {s.results[0]: ROWS["slot"](r, read) for (_, s), r in zip(self.plan.loads, self.rings, strict=True)}
             last = self.plan.stages - 1
-            write = ew.where(ew.eq(read, 0), last, ew.sub(read, 1))
+            behind = self.plan.stages - self.ahead
+            write = ew.where(ew.lt(read, behind), ew.add(read, self.ahead), ew.sub(read, behind))
             state = self._copies(_State(index, carried), write)
             following = ew.where(ew.eq(read, last), 0, ew.add(read, 1))
         gone = {op for pair in self.plan.loads for op in pair}

@@ -9,7 +9,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Function, Op, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.tensor import UNITS
+from gristmill.compiler.tensor import UNITS, fits_groups
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
@@ -19,17 +19,17 @@ LOWEST_SM = 80
 def run(function: Function) -> None:
     """Replace each product that a tensor core can compute."""
     if function.sm >= LOWEST_SM:
-        _replace(function.body, definitions(function.body))
+        _replace(function.body, definitions(function.body), function)
         drop_unused(function)
 
 
-def _replace(block: Block, made: dict[Value, Statement]) -> None:
+def _replace(block: Block, made: dict[Value, Statement], function: Function) -> None:
     statements: list[Statement] = []
     for statement in block.statements:
         for inner in statement.blocks:
-            _replace(inner, made)
+            _replace(inner, made, function)
         is_fit = isinstance(statement, Op) and statement.row.is_product and _fits(statement)
-        statements += _product(statement, made) if is_fit else [statement]  # type: ignore[arg-type]
+        statements += _product(statement, made, function) if is_fit else [statement]  # type: ignore[arg-type]
     block.statements[:] = statements
 
 
@@ -48,10 +48,14 @@ def _fits(op: Op) -> bool:
     return is_large and op.results[0].type.dtype == unit.summed
 
 
-def _product(op: Op, made: dict[Value, Statement]) -> list[Op]:
+def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[Op]:
     before: list[Op] = []
+    a, b = (v.type for v in op.operands[:2])
+    dtype = multiplied(a.dtype)  # type: ignore[arg-type]
+    by_groups = function.has_groups and fits_groups(a.shape, b.shape, dtype, function.num_warps)
+    how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
     shared = [_shared(value, op, made, before) for value in op.operands[:2]]
-    product = Op(ROWS["product"], [*shared, op.operands[2]], dict(op.attributes), op.results, op.position)
+    product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]
 
 

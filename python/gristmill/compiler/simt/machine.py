@@ -10,7 +10,7 @@ import numpy as np
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Place, Pointer, Statement, Value, While
-from gristmill.compiler.layout import LANE_BITS
+from gristmill.compiler.layout import LANE_BITS, Layout
 from gristmill.compiler.machine import V
 from gristmill.compiler.simt import lone, printing, tensor, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
@@ -216,6 +216,22 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
         words = [[self._spread(x) for x in part] for part in (a, b, sums)]
         return [Numbers(each, unit.summed) for each in tensor.multiply(unit, *words)]
+
+    def show_tensor_cores(self) -> None:
+        """Products see what stores do."""
+
+    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+        tiles = [(x, _reserved(x.memory), 0 if x.start is None else cast(Numbers, x.start).each) for x in (a, b)]
+        matrices = [tensor.matrix_of(x, tile, start) for x, tile, start in tiles]
+        product = matrices[0].astype(np.float64) @ matrices[1].astype(np.float64)
+        results: list[V] = []
+        for register, x in enumerate(sums):
+            own = tensor.coordinates(layout, register, self.index)
+            results.append(Numbers((self._spread(x) + product[own[0], own[1]]).astype(np.float32), dt.f32))
+        return results
+
+    def settle_products(self, sums: list[V]) -> list[V]:
+        return sums
 
     def round_tf32(self, x: V) -> V:
         return Numbers(tensor.round_tf32(cast(Numbers, x).each), x.dtype)

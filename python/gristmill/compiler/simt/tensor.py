@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
+from gristmill.compiler.layout import Layout
 from gristmill.compiler.simt.numbers import from_bits, to_bits
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
@@ -99,3 +100,26 @@ def join(elements: Sequence[Any], dtype: Dtype) -> Any:
         np.asarray(to_bits(x, dtype)).astype(np.uint32) << np.uint32(dtype.bits * i) for i, x in enumerate(elements)
     ]
     return functools.reduce(np.bitwise_or, bits)
+
+
+def matrix_of(tile: Any, memory: Any, start: Any) -> Any:
+    """A tile in shared memory as a matrix, read by all threads of a warpgroup, each its part of the elements."""
+    elements = int(np.prod(tile.shape))
+    places = np.array([tile.arrangement.offset(position) for position in range(elements)])
+    threads = memory.memory.threads
+    numbers = np.zeros(elements, memory.load(np.zeros_like(threads) + start)[0].dtype)
+    for first in range(0, elements, len(threads)):
+        own = (first + threads) % elements
+        numbers[own] = memory.load(places[own] + start)[0]
+    return numbers.reshape(tile.shape)
+
+
+def coordinates(layout: Layout, register: int, index: Any) -> tuple[Any, Any]:
+    """Rows and columns of each thread's register."""
+    bits = len(layout.lane), len(layout.warp)
+    rows, columns = (np.full(index.shape, layout.at(register)[axis]) for axis in (0, 1))
+    for i in range(sum(bits)):
+        basis = (*layout.lane, *layout.warp)[i]
+        is_set = index >> i & 1
+        rows, columns = rows ^ is_set * basis[0], columns ^ is_set * basis[1]
+    return rows, columns

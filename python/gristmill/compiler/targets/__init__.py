@@ -32,6 +32,11 @@ class Target:
         """Whether blocks form clusters that push numbers to each other's shared memory (PTX 8.1)."""
         return self.sm >= 90 and self.ptx_version >= 81
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether tensor cores multiply for warpgroups (wgmma)."""
+        return self.sm == 90 and self.suffix == "a"
+
 
 def _cuda(name: str, sm: int, suffix: str, ptx_version: int, shared_bytes: int) -> Target:
     return Target(name, "cuda", sm, suffix, ptx_version, shared_bytes)

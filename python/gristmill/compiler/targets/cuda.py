@@ -8,8 +8,9 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
+from gristmill.compiler.layout import Layout
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_tensor
+from gristmill.compiler.targets import cuda_groups, cuda_tensor
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
 from gristmill.compiler.tensor import Unit
@@ -271,6 +272,30 @@ class CudaMachine(LlvmMachine, ThreadMachine):
 
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
         return cuda_tensor.multiply_matrices(self, unit, a, b, sums)
+
+    def show_tensor_cores(self) -> None:
+        if self.function.has_groups:
+            self.say('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
+
+    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+        return cuda_groups.multiply_shared(self, a, b, layout, sums, is_open)
+
+    def settle_products(self, sums: list[V]) -> list[V]:
+        return cuda_groups.settle(self, sums)
+
+    @functools.cache  # noqa: B019
+    def group_bits(self, bits: FixedBits) -> V:
+        """Like thread_bits of the warp, in a register that all lanes are known to have in common."""
+        with self.in_prologue():
+            warp = self.shuffle_index(self.warp, self.constant(dt.i32, 0))
+            result = self.constant(dt.i32, 0)
+            for bit, number in bits:
+                is_set = self.compare(
+                    "!=", self.bit_and(warp, self.constant(dt.i32, 1 << bit)), self.constant(dt.i32, 0)
+                )
+                part = self.select(is_set, self.constant(dt.i32, number), self.constant(dt.i32, 0))
+                result = self.bit_xor(result, part)
+            return result
 
     def round_tf32(self, x: V) -> V:
         return cuda_tensor.round_tf32(self, x)

@@ -46,6 +46,7 @@ def share(m: Any, op: Op, tile: Any) -> Shared:
     group = writing.group(layout)
     for register, index in m.positions(layout, writing):
         m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
+    m.show_tensor_cores()
     m.barrier()
     return Shared(memory, arrangement, layout.shape, inner, dtype)
 
@@ -97,6 +98,9 @@ def _side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
 
 def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
     """acc + a @ b: step by step along the depth, and in each step instruction by instruction."""
+    if op.attributes["by_groups"]:
+        is_open = op.attributes["is_open"]
+        return m.tile(acc.layout, m.multiply_shared(a, b, acc.layout, list(acc.registers), is_open))
     unit, layout, precision = UNITS[a.dtype], acc.layout, op.attributes.get("precision", "")
     sums = list(acc.registers)
     take_left, take_right = (

@@ -169,6 +169,18 @@ class ThreadMachine(Machine):
         """One instruction of a tensor core by each warp: sums + a @ b, in the unit's layouts."""
 
     @abstractmethod
+    def show_tensor_cores(self) -> None:
+        """Let warpgroups' products see what the thread wrote to shared memory, behind the next barrier."""
+
+    @abstractmethod
+    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+        """sums + a @ b of tiles in shared memory, by warpgroups; `is_open`: it may go on behind this."""
+
+    @abstractmethod
+    def settle_products(self, sums: list[V]) -> list[V]:
+        """Wait for products that are open; these are their sums."""
+
+    @abstractmethod
     def round_tf32(self, x: V) -> V:
         """The nearest f32 whose mantissa has 10 bits."""
 

@@ -148,6 +148,7 @@ class _Fitter:
 
     def __init__(self, function: Function):
         self.layouts = function.layouts
+        self.num_warps = function.num_warps
         self.made = definitions(function.body)
 
     def block(self, block: Block) -> None:
@@ -211,6 +212,8 @@ class _Fitter:
         if like is None or op.row.lies_in_shared:
             return [None] * len(op.operands)
         layout = self.layouts[like]
+        if op.row.fills_shared and layout.vector_width() < op.attributes["width"]:
+            layout = blocked(like.type.shape, op.attributes["width"], self.num_warps)
         return [layout if v.type.shape == like.type.shape else None for v in op.operands]
 
     def _in(self, layout: Layout, value: Value, near: Statement, before: list[Any]) -> Value:

@@ -75,7 +75,10 @@ def read(tensor: Tensor, dtype: Any) -> np.ndarray:
 
 
 def place(array: np.ndarray, shift: int = 0) -> Placed:
-    """Copy an array to the device, to start on 256 bytes and `shift` elements."""
+    """Copy an array to the device, to start on 256 bytes and `shift` elements; one that is turned stays so."""
+    if array.ndim == 2 and not array.flags.c_contiguous and array.T.flags.c_contiguous:
+        turned = place(array.T, shift)
+        return Placed(turned.tensor.T, turned.memory)
     start = GUARD_BYTES + shift * array.itemsize
     bytes_ = np.full(start + array.nbytes + GUARD_BYTES, GUARD, np.uint8)
     bytes_[start : start + array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)

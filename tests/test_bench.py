@@ -8,6 +8,7 @@ import math
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -15,7 +16,8 @@ import numpy as np
 import pytest
 
 import gristmill
-from gristmill.cases import Case
+from gristmill.cases import Case, Spec
+from gristmill.declare import Specialisation
 
 TOOLS = Path(__file__).parent.parent / "tools"
 if not TOOLS.exists():
@@ -32,11 +34,17 @@ ONCE = timing.Effort(rounds=1, batch_us=1)
 def small(name: str, dtype: str = "f32", shape: tuple[int, ...] = (6, 515)) -> work.Work:
     """Return work of a few rows, or of elements, as a bench case would have it."""
     spec = SPECS[name]
-    example = next(c for c in spec.cases if c.name in ("129", "2 x 129"))
+    example = next(c for c in spec.cases if c.name in ("129", "2 x 129", "65 x 7 x 33"))
+    if example.name == "65 x 7 x 33":
+        return work.Work(spec, replace(example, use="bench"), row_of(spec, dtype))
     sizes = dict(zip((2, 129), shape, strict=True)) if example.name == "2 x 129" else {129: shape[-1]}
     shapes = {array: tuple(sizes[n] for n in lengths) for array, lengths in example.shapes.items()}
-    row = next(s for s in spec.kernel.specialisations() if s.dtypes[0][1].name == dtype)
-    return work.Work(spec, Case("small", shapes, "bench", ranges=example.ranges), row)
+    return work.Work(spec, Case("small", shapes, "bench", ranges=example.ranges), row_of(spec, dtype))
+
+
+def row_of(spec: Spec, dtype: str) -> Specialisation:
+    """Return the first specialisation in a dtype."""
+    return next(s for s in spec.kernel.specialisations() if s.dtypes[0][1].name == dtype)
 
 
 class Dispatcher:

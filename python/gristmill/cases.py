@@ -41,7 +41,7 @@ class Case:
     `use` is "test" (small, compared element by element), "demo" or "bench" (sized to be timed). `values` says what the
     inputs are filled with: "normal" (deviation 1), "wide" (deviation 4), "special" (that, with signed zeros,
     infinities, NaN, denormals and extremes among them) or "special rows" (one kind of these in each row). An array in
-    `ranges` is clipped to its range.
+    `ranges` is clipped to its range; one in `turned` is the transpose of a contiguous array.
     """
 
     name: str
@@ -50,6 +50,11 @@ class Case:
     values: str = "normal"
     scalars: dict[str, Any] = field(default_factory=dict)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    turned: tuple[str, ...] = ()
+
+    def stored(self, name: str) -> tuple[int, ...]:
+        """Return the shape in which an array lies in memory."""
+        return self.shapes[name][:: -1 if name in self.turned else 1]
 
 
 @dataclass(frozen=True)
@@ -75,13 +80,17 @@ class Tolerance:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """All that is declared about a kernel besides how it computes."""
+    """All that is declared about a kernel besides how it computes.
+
+    `whole` are inputs of which every row of the outputs needs all; the others' rows go with theirs.
+    """
 
     kernel: Kernel
     reference: Callable[..., Any]
     cases: tuple[Case, ...]
     cost_function: Callable[[Shapes, Callable[[str], int]], Cost]
     tolerance: Tolerance
+    whole: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -109,9 +118,10 @@ class Spec:
         random = np.random.default_rng(seed)
         dtypes = self._dtypes(specialisation)
         arrays = {}
-        for name, shape in case.shapes.items():
+        for name in case.shapes:
             values = "poison" if name in self.outputs else case.values
-            arrays[name] = _filled(shape, dtypes[name], values, random)
+            arrays[name] = _filled(case.stored(name), dtypes[name], values, random)
+            arrays[name] = arrays[name].T if name in case.turned else arrays[name]
             if name in case.ranges:
                 arrays[name] = np.clip(arrays[name], *case.ranges[name]).astype(arrays[name].dtype)
         return arrays | case.scalars
@@ -158,9 +168,10 @@ def spec(
     cases: Sequence[Case],
     cost: Callable[[Shapes, Callable[[str], int]], Cost],
     tolerance: Tolerance | None = None,
+    whole: Sequence[str] = (),
 ) -> Spec:
     """Declare a kernel's reference, cases, cost and accuracy; called in the kernel's file, below it."""
-    _specs[kernel] = Spec(kernel, reference, tuple(cases), cost, tolerance or Tolerance())
+    _specs[kernel] = Spec(kernel, reference, tuple(cases), cost, tolerance or Tolerance(), tuple(whole))
     return _specs[kernel]
 
 

@@ -176,8 +176,8 @@ class Function:
     name: str
     body: Block
     num_warps: int = 4
-    num_stages: int = 1  # of pipelined loops
     num_blocks: int = 1  # of a cluster, over which tiles are spread
+    num_stages: int = 1  # of pipelined loops
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     has_groups: bool = False  # whether its tensor cores multiply for warpgroups (wgmma)

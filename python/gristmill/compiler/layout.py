@@ -217,6 +217,29 @@ def blocked(
     return Layout(shape, tuple(reg), tuple(lane), tuple(warp), tuple(block))
 
 
+ROW_BYTES = 128
+
+
+def beside(layout: Layout, vector: int, itemsize: int) -> Layout:
+    """Return a layout for wide access of two axes whose warps have the same elements as those of `layout`.
+
+    Lanes go along rows of 128 bytes, then over rows; what the warps leave and the lanes do not take is for registers.
+    """
+    shape = layout.shape
+    free: list[Coordinates] = [*((0, c) for c in _powers(shape[1])), *((r, 0) for r in _powers(shape[0]))]
+    free = [basis for basis in free if basis not in layout.warp]
+    reg = free[: vector.bit_length() - 1]
+    rest = free[len(reg) :]
+    across = [basis for basis in rest if 0 < basis[1] * itemsize < ROW_BYTES]
+    order = [*across, *(b for b in rest if b[0]), *(b for b in rest if b[1] and b not in across)]
+    lane: list[Coordinates] = [*order[:LANE_BITS], *[(0, 0)] * (LANE_BITS - len(order))]
+    return Layout(shape, tuple(reg + order[LANE_BITS:]), tuple(lane), layout.warp)
+
+
+def _powers(end: int) -> list[int]:
+    return [1 << i for i in range(end.bit_length() - 1)]
+
+
 def _take_bit(shape: tuple[int, ...], filled: list[int], axes: Sequence[int]) -> Coordinates:
     basis = [0] * len(shape)
     for axis in axes:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, While, definitions, walk
-from gristmill.compiler.layout import Layout, blocked, default_vector
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
+from gristmill.compiler.layout import Layout, beside, blocked, default_vector
 from gristmill.compiler.op import ROWS
 
 Shape = tuple[int, ...]
@@ -126,8 +126,14 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
 
 def _anchored(shape: Shape, ops: list[Op], num_warps: int, num_blocks: int) -> Layout:
     elements, threads = math.prod(shape), 32 * num_warps * num_blocks
-    widths = [op.attributes["width"] for op in ops if "width" in op.attributes and op.operands[0].type.shape == shape]
+    accesses = [op for op in ops if "width" in op.attributes and op.operands[0].type.shape == shape]
+    widths = [op.attributes["width"] for op in accesses]
     vector = default_vector(elements, threads, max(widths, default=1))
+    products = [op for op in ops if op.row.anchor_layout and op.results[0].type.shape == shape]
+    if products:
+        sums = products[0].row.anchor_layout(products[0], num_warps)
+        sizes = [t.element.itemsize for op in accesses if isinstance(t := op.operands[0].type.dtype, Pointer)]
+        return beside(sums, vector, max(sizes, default=4))
     axis = _unreduced_axis(shape, ops, num_warps)
     return blocked(shape, vector, num_warps, num_blocks=num_blocks, warp_axis=axis)
 

@@ -137,6 +137,7 @@ class _Placer:
                 places.append(self._place(size, before[len(places)] if before else None, op.row.place_alignment))
         if places:
             op.places = tuple(places)
+        self.read |= {_plain(place) for place in places[-1:]}
         if op.row.is_kept:
             self.live[op.results[0]] = places[0]
             self.read -= {_plain(places[0])}

@@ -160,6 +160,9 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def barrier(self) -> None:
         self.clock.barrier()
 
+    def warp_barrier(self) -> None:
+        self.clock.warp_barrier()
+
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
         assert self.loop_depth == 0, "a transaction barrier opens once"
         return [self._of_blocks(x) for x in own]

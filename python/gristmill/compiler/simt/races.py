@@ -1,7 +1,8 @@
 """Who touched what, and when: the ground on which races between threads are found.
 
 Time is counted in intervals: a barrier, or the next program of the grid, starts a new one. Threads of one block that
-touch a place in different intervals are in order; threads of different blocks of a cluster never are.
+touch a place in different intervals are in order; threads of different blocks of a cluster never are. Barriers of warps
+cut intervals into steps, which only threads of one warp count.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+WARP = 32
 SEVERAL = -2
+OF_ONE_WARP = -3  # and below, by the number of the warp: several of its threads
 
 
 @dataclass
@@ -22,6 +25,10 @@ class Clock:
     now: int = 1
     start: int = 1
     site: int = 0
+    step: int = 0
+
+    def warp_barrier(self) -> None:
+        self.step += 1
 
     def barrier(self) -> None:
         self.now += 1
@@ -39,24 +46,40 @@ class Log:
         self.thread = np.zeros(places, np.int32)
         self.interval = np.zeros(places, np.int32)
         self.site = np.zeros(places, np.int32)
+        self.step = np.zeros(places, np.int32)
 
     def note(self, places: Any, threads: Any) -> None:
         """Remember that each of `threads` touched its place."""
         before = self.thread[places]
         is_shared = (self.interval[places] == self.clock.now) & (before != threads)
-        after = np.where(is_shared, SEVERAL, threads)
+        after = np.where(is_shared, _together(before, threads), threads)
         self.thread[places] = after
-        self.thread[places[self.thread[places] != after]] = SEVERAL
+        stored = self.thread[places]
+        for is_one_warp in (True, False):
+            met = (stored != after) & ((_warp(stored) == threads // WARP) == is_one_warp)
+            self.thread[places[met]] = _together(stored[met], threads[met])
         self.interval[places] = self.clock.now
         self.site[places] = self.clock.site
+        self.step[places] = self.clock.step
 
     def conflicts(self, places: Any, threads: Any) -> Any:
         """Return where another thread touched the place, and no barrier lies between."""
         before, interval = self.thread[places], self.interval[places]
         block = self.clock.threads_of_block
-        is_other_block = (before >= 0) & (before // block != threads // block)
+        is_other_block = (before != SEVERAL) & (_warp(before) * WARP // block != threads // block)
         is_unordered = (interval == self.clock.now) | (is_other_block & (interval >= self.clock.start))
-        return (before != threads) & is_unordered
+        is_earlier_step = (_warp(before) == threads // WARP) & (self.step[places] != self.clock.step)
+        return (before != threads) & is_unordered & ~is_earlier_step
+
+
+def _warp(touched: Any) -> Any:
+    """The warp of the thread, or of the threads; -1 if they are of several."""
+    return np.where(touched >= 0, touched // WARP, OF_ONE_WARP - touched)
+
+
+def _together(touched: Any, threads: Any) -> Any:
+    """What stands for a thread and those before it."""
+    return np.where(_warp(touched) == threads // WARP, OF_ONE_WARP - threads // WARP, SEVERAL)
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,10 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
+    def warp_barrier(self) -> None:
+        self.declarations.add("declare void @llvm.nvvm.bar.warp.sync(i32)")
+        self.say("call void @llvm.nvvm.bar.warp.sync(i32 -1)")
+
     @property
     def shared_bytes(self) -> int:
         return self.function.used_bytes

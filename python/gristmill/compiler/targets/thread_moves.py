@@ -14,6 +14,8 @@ from gristmill.compiler.machine import V
 from gristmill.dtypes import Dtype
 
 MOST_SHUFFLES = 4  # of a register; beyond, shared memory is cheaper
+MANY_SHUFFLES = 64  # of a tile, likewise
+CHUNK_BYTES = 16384  # that a relayout within warps takes at a time, if it can
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,8 @@ def within_warps(source: Layout, target: Layout) -> Way | None:
         return None
     registers, register_lanes = zip(*((found[0], found[1]) for found in origins if found), strict=True)
     lane_registers, lanes = zip(*((found[0], found[1]) for found in bases if found), strict=True)
-    if 1 << rank(lane_registers) > MOST_SHUFFLES:
+    count = 1 << rank(lane_registers)
+    if count > MOST_SHUFFLES or (count > 1 and count * target.registers > MANY_SHUFFLES):
         return None
     return Way(registers, register_lanes, lanes, lane_registers)
 
@@ -125,33 +128,115 @@ def exchange(m: Any, result: Value, tile: Any, axis: int, mask: int) -> Any:
     return m.tile(layout, [moved[id(x)] if lane else x for x in source])
 
 
-def _shared_copy(m: Any, tile: Any, arrangement: Arrangement) -> V:
-    """The tile in shared memory."""
-    layout, group = tile.layout, arrangement.group(tile.layout)
-    (memory,) = m.scratch([tile.registers[0].dtype], layout.elements)
-    for register, index in m.positions(layout, arrangement):
+def _write(m: Any, memory: V, tile: Any, arrangement: Arrangement) -> None:
+    group = arrangement.group(tile.layout)
+    for register, index in m.positions(tile.layout, arrangement):
         m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
-    m.barrier()
-    return memory
 
 
 def through_shared(m: Any, tile: Any, target: Layout, change: int = 0) -> Any:
     """The tile in layout `target`, or, of each place there, the element at the row-major position XOR `change`."""
     dtype = tile.registers[0].dtype
     arrangement = arrange(tile.layout, target, dtype.itemsize)
-    memory, loaded = _shared_copy(m, tile, arrangement), dict[int, V]()
+    (memory,) = m.scratch([dtype], tile.layout.elements)
+    _write(m, memory, tile, arrangement)
+    m.barrier()
+    return m.tile(target, _read(m, memory, target, arrangement, dtype, change))
+
+
+def _read(m: Any, memory: V, target: Layout, arrangement: Arrangement, dtype: Any, change: int = 0) -> list[V]:
+    loaded: dict[int, V] = {}
     rows, within = divmod(arrangement.offset(change), arrangement.width)
     shift, group = m.constant(dt.i32, rows * arrangement.width), arrangement.group(target)
     for register, index in m.positions(target, arrangement):
         place = m.bit_xor(index, shift) if rows else index
         elements = m.shared_load_wide(memory, place, dtype, arrangement.width)
         loaded |= {register ^ other: elements[i ^ within] for i, other in enumerate(group)}
-    return m.tile(target, [loaded[target.register_holding(_own(target, r))] for r in range(target.registers)])
+    return [loaded[target.register_holding(_own(target, r))] for r in range(target.registers)]
+
+
+def stays_in_warps(source: Layout, target: Layout) -> bool:
+    """Whether each warp has the same elements in both layouts, and no other warp has them."""
+    if (source.warp, source.block) != (target.warp, target.block):
+        return False
+    own, there, warps = (
+        [flatten(b, source.shape) for b in bases]
+        for bases in (source.reg + source.lane, target.reg + target.lane, source.warp)
+    )
+    is_same = rank(own) == rank(there) == rank([*own, *there])
+    return is_same and rank([*own, *warps]) == rank(own) + len(warps)
+
+
+def through_own_shared(m: Any, tile: Any, target: Layout) -> Any:
+    """The tile in a layout whose warps have the same elements: each warp by itself, part by part in the same place.
+
+    A part is what registers with one choice of some bits have, which move the same way in both layouts.
+    """
+    source, dtype = tile.layout, tile.registers[0].dtype
+    common = _common(source, target, dtype.itemsize)
+    (source_part, source_bits), (target_part, target_bits) = (_part(x, common) for x in (source, target))
+    arrangement = arrange(source_part, target_part, dtype.itemsize)
+    (memory,) = m.scratch([dtype], source_part.elements)
+    registers: list[Any] = [None] * target.registers
+    for n in range(1 << len(common)):
+        if n:
+            m.warp_barrier()
+        inner = [tile.registers[r] for r in _registers(source, source_bits, n)]
+        _write(m, memory, m.tile(source_part, inner), arrangement)
+        m.warp_barrier()
+        for r, x in zip(
+            _registers(target, target_bits, n), _read(m, memory, target_part, arrangement, dtype), strict=True
+        ):
+            registers[r] = x
+    return m.tile(target, registers)
+
+
+def _common(source: Layout, target: Layout, itemsize: int) -> list[int]:
+    """Positions that single registers' bits of both layouts lead to, as many as make parts small; large ones first."""
+    positions = [[flatten(basis, layout.shape) for basis in layout.reg] for layout in (source, target)]
+    single = [p for p in positions[0] if p in positions[1] and p.bit_count() == 1 and _is_apart(p, source, target)]
+    size, chosen = source.elements * itemsize, list[int]()
+    for p in sorted(single, reverse=True):
+        if size <= CHUNK_BYTES:
+            break
+        chosen.append(p)
+        size //= 2
+    return chosen
+
+
+def _is_apart(position: int, *layouts: Layout) -> bool:
+    """Whether no other bit leads to elements with this bit in their position."""
+    return all(sum(bool(flatten(b, layout.shape) & position) for b in layout.bases) == 1 for layout in layouts)
+
+
+def _part(layout: Layout, common: Sequence[int]) -> tuple[Layout, list[int]]:
+    """The layout without the register bits that lead to these positions, which are left out of positions; the bits."""
+    bits = [[flatten(b, layout.shape) for b in layout.reg].index(p) for p in common]
+
+    def shorter(basis: tuple[int, ...]) -> tuple[int, ...]:
+        position = flatten(basis, layout.shape)
+        for p in common:  # the largest first
+            position = (position // (2 * p)) * p + position % p
+        return (position,)
+
+    reg = tuple(shorter(b) for i, b in enumerate(layout.reg) if i not in bits)
+    lane, warp, block = (tuple(map(shorter, part)) for part in (layout.lane, layout.warp, layout.block))
+    return Layout((layout.elements >> len(common),), reg, lane, warp, block), bits
+
+
+def _registers(layout: Layout, bits: Sequence[int], choice: int) -> list[int]:
+    """The registers whose `bits` are those of `choice`, in order."""
+    wanted = sum(1 << bit for i, bit in enumerate(bits) if choice >> i & 1)
+    mask = sum(1 << bit for bit in bits)
+    return [r for r in range(layout.registers) if r & mask == wanted]
 
 
 def gather(m: Any, result: Value, tile: Any, places: Any, axis: int) -> Any:
     """Elements at given coordinates along an axis, from a copy in shared memory."""
-    memory, dtype = _shared_copy(m, tile, in_order(tile.layout.shape)), tile.registers[0].dtype
+    dtype = tile.registers[0].dtype
+    (memory,) = m.scratch([dtype], tile.layout.elements)
+    _write(m, memory, tile, in_order(tile.layout.shape))
+    m.barrier()
     shape, layout = tile.layout.shape, m.layouts[result]
     others = layout.map_coordinates(shape, lambda basis: tuple(0 if a == axis else b for a, b in enumerate(basis)))
     stride = m.constant(dt.i32, flatten(tuple(int(a == axis) for a in range(len(shape))), shape))

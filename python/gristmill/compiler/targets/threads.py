@@ -102,6 +102,10 @@ class ThreadMachine(Machine):
     def barrier(self) -> None: ...
 
     @abstractmethod
+    def warp_barrier(self) -> None:
+        """Wait for the threads of the own warp, and see what they wrote."""
+
+    @abstractmethod
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
         """Return what each block of the cluster has in place of each of `own`, which all threads of a block hold."""
 
@@ -436,6 +440,8 @@ class ThreadMachine(Machine):
             return self._view(result, tile, lambda c: c)
         if isinstance(result.type.dtype, Dtype) and (way := thread_moves.within_warps(source, target)):
             return thread_moves.shuffled(self, tile, target, way)
+        if thread_moves.stays_in_warps(source, target):
+            return cast("Held", thread_moves.through_own_shared(self, tile, target))
         return cast("Held", thread_moves.through_shared(self, tile, target))
 
     def positions(self, layout: Layout, arrangement: Arrangement | None = None) -> list[tuple[int, V]]:

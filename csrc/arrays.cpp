@@ -42,17 +42,6 @@ bool ask_negated(const TypeInfo& type, PyObject* object) {
     return answer.ptr() == Py_True;
 }
 
-// What stands in a torch view of this kind has the sign still to be flipped: only torch knows.
-void refuse_negated(const TypeInfo& type, PyObject* object, const void* data) {
-    if (!type.is_negated || plain_tensors.contains(object, data)) return;
-    if (ask_negated(type, object))
-        throw ArrayProblem{ErrorKind::value,
-                           "a lazily negated view (is_neg() is true), whose memory holds the opposite sign",
-                           {},
-                           "pass `x.resolve_neg()`"};
-    plain_tensors.add(object, data);
-}
-
 Device device_of(dlpack::Device device) {
     if (device.type == dlpack::cuda) return {DeviceKind::cuda, device.id};
     if (device.type == dlpack::cpu || device.type == dlpack::cuda_host) return {DeviceKind::cpu, 0};
@@ -141,6 +130,17 @@ nb::object capsule_of(nb::handle object, const StreamChoice& streams) {
 }
 
 }  // namespace
+
+// What stands in a torch view of this kind has the sign still to be flipped: only torch knows.
+void refuse_negated(const TypeInfo& type, PyObject* object, const void* data) {
+    if (!type.is_negated || plain_tensors.contains(object, data)) return;
+    if (ask_negated(type, object))
+        throw ArrayProblem{ErrorKind::value,
+                           "a lazily negated view (is_neg() is true), whose memory holds the opposite sign",
+                           {},
+                           "pass `x.resolve_neg()`"};
+    plain_tensors.add(object, data);
+}
 
 ArrayArgument::ArrayArgument(PyObject* object, const TypeInfo& type, const StreamChoice& streams) : ArrayArgument() {
     if (type.protocol == Protocol::exchange)

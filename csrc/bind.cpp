@@ -13,8 +13,6 @@ namespace {
 
 std::string name_text(PyObject* name) { return nb::borrow<nb::str>(name).c_str(); }
 
-bool is_missing(PyObject* object) { return !object || object == Py_None; }
-
 bool is_derived(const Parameter& parameter) {
     return parameter.kind != ParameterKind::pointer && parameter.kind != ParameterKind::scalar;
 }
@@ -132,7 +130,7 @@ void Bound::read_arrays() {
         if (is_missing(objects_[i])) fail_missing();
         types_[array_count_++] = &type_info(objects_[i]);
     }
-    const StreamChoice streams(stream_, std::span(types_).first(array_count_));
+    const StreamChoice streams(stream_, types());
     std::size_t array = 0;
     for (const auto i : index().arrays()) read_array(i, *types_[array++], streams);
 }
@@ -166,7 +164,7 @@ void Bound::read_scalars() {
 }
 
 cuda::Stream Bound::stream() {
-    const StreamChoice streams(stream_, std::span(types_).first(array_count_));
+    const StreamChoice streams(stream_, types());
     if (const auto stream = streams.find(arguments_.device.ordinal)) return *stream;
     for (const ArrayArgument& array : arrays_)
         if (array.producer_stream()) return *array.producer_stream();

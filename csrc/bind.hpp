@@ -12,11 +12,17 @@
 
 namespace gristmill {
 
+class KnownCalls;
+
 // A kernel as calls see it.
 struct Callable {
     const KernelIndex& index;
     const Specialisation* only;  // an instance's; null: chosen at each call
+    KnownCalls& known;
 };
+
+// Whether an argument is left out: null or None.
+inline bool is_missing(PyObject* object) { return !object || object == Py_None; }
 
 // The arguments of a Python call, borrowed: as in a vectorcall, the values of keywords follow the others.
 struct CallArguments {
@@ -46,9 +52,12 @@ public:
     // Hold the GIL. Raises Failure naming kernel and argument.
     Bound(const Callable& callable, const CallArguments& given);
 
+    const Callable& callable() const { return callable_; }
     const KernelIndex& index() const { return callable_.index; }
     const Specialisation* only() const { return callable_.only; }
     const Arguments& arguments() const { return arguments_; }
+    PyObject* object(std::size_t parameter) const { return objects_[parameter]; }  // null: left out
+    std::span<const TypeInfo* const> types() const { return std::span(types_).first(array_count_); }  // of the arrays
     ArgumentArrays& arrays() { return arrays_; }
     PyObject* grid() const { return grid_; }  // the value of `grid=`; null
     // The caller's stream, a framework's, an array's own, or the default stream.

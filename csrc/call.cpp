@@ -5,6 +5,7 @@
 #include "cpu.hpp"
 #include "host.hpp"
 #include "launch.hpp"
+#include "repeat.hpp"
 #include "report.hpp"
 #include "scalars.hpp"
 
@@ -117,15 +118,35 @@ void add_geometry(const Geometry& geometry, nb::dict& told) {
     if (geometry.ctas > 1) told["cluster"] = geometry.ctas;
 }
 
-void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan) {
+// A call that may come again is remembered, unless code had to be loaded: other threads may have changed its arrays.
+void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan, const CallArguments* repeatable) {
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    const bool is_loaded = device.kernel(place.index()).handle != nullptr;
     const cuda::Stream stream = bound.stream();
     const cuda::LoadedKernel kernel = ready_kernel(place, device);
     check_launch_limits(place.kernel, plan, *kernel.geometry);
+    Launch made{place, place.index(), config_of(plan, *kernel.geometry), plan.pointers.data()};
+    if (repeatable && is_loaded) bound.callable().known.keep(*repeatable, bound, plan, made, device);
+    made.config.stream = stream;
     const nb::gil_scoped_release released;
     for (const ArrayArgument& array : bound.arrays())
         if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
-    launch(place, plan, device, kernel, stream);
+    launch(made, device, kernel);
+}
+
+// Its large frame is kept out of calls that are known.
+[[gnu::noinline]] void call_in_full(const Callable& callable, const CallArguments& given, PyObject* grid,
+                                    bool is_repeatable) {
+    Bound bound(callable, given);
+    Plan plan;
+    make_plan(bound, grid, plan);
+    const Kernel& kernel = callable.index.kernel;
+    if (is_empty(callable.index, bound.arguments(), plan)) return;
+    const EntryPlace place{kernel, *plan.specialisation, plan.variant};
+    if (bound.arguments().device.kind == DeviceKind::cpu)
+        run_on_host(place, bound, plan);
+    else
+        run_on_cuda(place, bound, plan, is_repeatable ? &given : nullptr);
 }
 
 }  // namespace
@@ -145,16 +166,8 @@ cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device
 }
 
 void call(const Callable& callable, const CallArguments& given, PyObject* grid) {
-    Bound bound(callable, given);
-    Plan plan;
-    make_plan(bound, grid, plan);
-    const Kernel& kernel = callable.index.kernel;
-    if (is_empty(callable.index, bound.arguments(), plan)) return;
-    const EntryPlace place{kernel, *plan.specialisation, plan.variant};
-    if (bound.arguments().device.kind == DeviceKind::cpu)
-        run_on_host(place, bound, plan);
-    else
-        run_on_cuda(place, bound, plan);
+    const bool is_repeatable = !grid && !given.names;
+    if (!is_repeatable || !callable.known.launch(callable, given)) call_in_full(callable, given, grid, is_repeatable);
 }
 
 nb::dict explain_call(const Callable& callable, const CallArguments& given) {

@@ -24,6 +24,27 @@ bool uses_sm_count(const Kernel& kernel) {
            std::ranges::any_of(kernel.grid, [](Code code) { return uses_sm_count(code); });
 }
 
+void mark_operands(Code code, std::uint64_t& parameters) {
+    for (std::size_t i = 0; i + 1 < code.size(); ++i) {
+        const auto op = static_cast<Op>(code[i]);
+        if (op > Op::constexpr_value) continue;
+        const auto operand = static_cast<std::uint64_t>(code[++i]);
+        if (op == Op::parameter && operand < most_parameters) parameters |= std::uint64_t{1} << operand;
+    }
+}
+
+// The parameters that a grid, pick or extent reads, or that a specialisation wants to be a multiple of something.
+std::uint64_t decisive_parameters(const Kernel& kernel) {
+    std::uint64_t parameters = 0;
+    mark_operands(kernel.pick, parameters);
+    for (const Code code : kernel.grid) mark_operands(code, parameters);
+    for (const Parameter& parameter : kernel.parameters) mark_operands(parameter.extent, parameters);
+    for (const Specialisation& row : kernel.specialisations)
+        for (std::size_t i = 0; i < row.divisibility.size(); ++i)
+            if (row.divisibility[i] > 1) parameters |= std::uint64_t{1} << i;
+    return parameters;
+}
+
 void require_small(const Kernel& kernel) {
     if (kernel.parameters.size() <= most_parameters && kernel.dtype_vars.size() <= most_dtype_vars &&
         kernel.constants.size() <= most_constants)
@@ -167,12 +188,15 @@ KernelIndex::KernelIndex(const Kernel& kernel_)
       needs_sm_count_(uses_sm_count(kernel_)),
       has_gaps_(gristmill::has_gaps(kernel_)) {
     require_small(kernel);
+    decisive_ = decisive_parameters(kernel);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
         const Parameter& parameter = kernel.parameters[i];
         const Slot slot = slots_[i] = slot_of(parameter);
         (slot.is_array() ? arrays_ : values_).add(i);
         if (slot.is_array() && parameter.is_written) outputs_.add(i);
-        if (!slot.is_array() && !slot.is_scalar()) indices_.add(i);
+        if (slot.is_array() || slot.is_scalar()) continue;
+        indices_.add(i);
+        decisive_ |= std::uint64_t{1} << i;
     }
     for (std::size_t i = 0; i < kernel.specialisations.size(); ++i) {
         const auto& dtypes = kernel.specialisations[i].dtypes;

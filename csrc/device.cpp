@@ -63,9 +63,8 @@ void allow_shared_memory(const Api& api, LoadedKernel kernel, int ordinal) {
 GpuDevice::GpuDevice(const Api& api, int ordinal, std::size_t entry_count)
     : api_(api),
       ordinal_(ordinal),
-      facts_(device_facts(api, ordinal)),
-      kernels_(std::make_unique<std::atomic<Kernel>[]>(entry_count)),
-      geometry_(std::make_unique<const Geometry*[]>(entry_count)) {
+      kernels_(std::make_unique<Row[]>(entry_count)),
+      facts_(device_facts(api, ordinal)) {
     retain_again();
 }
 
@@ -75,6 +74,11 @@ void GpuDevice::retain_again() {
     check(api_, api_.cuDeviceGet(&id, ordinal_), "opening a CUDA device");
     check(api_, api_.cuDevicePrimaryCtxRetain(&context, id), concat("making the context of cuda:", ordinal_));
     context_.store(context, std::memory_order_relaxed);
+}
+
+Function find_function(const Api& api, Kernel kernel) {
+    Function function = nullptr;
+    return api.cuKernelGetFunction(&function, kernel) == success ? function : nullptr;
 }
 
 bool is_device_ready(int ordinal) {

@@ -30,9 +30,10 @@ struct DeviceFacts {
 int device_count(const Api& api);
 DeviceFacts device_facts(const Api& api, int ordinal);
 
-// A kernel's handle, and how the code behind it is launched.
+// A kernel's handle, its function in the device's primary context (null: not known), and how the code is launched.
 struct LoadedKernel {
     Kernel handle;
+    Function function;
     const Geometry* geometry;
 };
 
@@ -50,22 +51,36 @@ public:
     void retain_again();  // after somebody reset the primary context
     // By entry; the handle is null until loaded.
     LoadedKernel kernel(std::size_t entry) const {
-        const Kernel handle = kernels_[entry].load(std::memory_order_acquire);
-        return {handle, handle ? geometry_[entry] : nullptr};
+        const Row& row = kernels_[entry];
+        const Kernel handle = row.handle.load(std::memory_order_acquire);
+        return {handle, row.function.load(std::memory_order_relaxed), handle ? row.geometry : nullptr};
     }
     void keep_kernel(std::size_t entry, LoadedKernel kernel) {
-        geometry_[entry] = kernel.geometry;
-        kernels_[entry].store(kernel.handle, std::memory_order_release);
+        keep_function(entry, kernel.function);
+        kernels_[entry].geometry = kernel.geometry;
+        kernels_[entry].handle.store(kernel.handle, std::memory_order_release);
+    }
+    void keep_function(std::size_t entry, Function function) {
+        kernels_[entry].function.store(function, std::memory_order_relaxed);
     }
 
 private:
+    struct Row {
+        std::atomic<Kernel> handle{nullptr};
+        std::atomic<Function> function{nullptr};
+        const Geometry* geometry = nullptr;
+    };
+
     const Api& api_;
     int ordinal_;
-    DeviceFacts facts_;
     std::atomic<Context> context_{nullptr};
-    std::unique_ptr<std::atomic<Kernel>[]> kernels_;
-    std::unique_ptr<const Geometry*[]> geometry_;
+    std::unique_ptr<Row[]> kernels_;
+    DeviceFacts facts_;
 };
+
+// The kernel's function in the current context, which loads its code there; null if that fails. A context that is reset
+// makes new ones.
+Function find_function(const Api& api, Kernel kernel);
 
 // The device, made at first use (cuInit and its primary context: 0.2 s). Release the GIL around it while
 // `is_device_ready` is false.

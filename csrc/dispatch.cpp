@@ -11,7 +11,6 @@ namespace {
 
 // Below it an offset and one block beyond it stay within 32 bits.
 constexpr std::int64_t index32_limit = (std::int64_t{1} << 31) - (std::int64_t{1} << 20);
-constexpr std::uintptr_t aligned_bytes = 16;
 
 [[noreturn]] void fail_rank(const Kernel& kernel, const Parameter& parameter, const View& view) {
     throw Failure(

@@ -18,6 +18,7 @@
 namespace gristmill {
 
 inline constexpr std::size_t most_dtype_vars = 8, most_constants = 16;
+inline constexpr std::uintptr_t aligned_bytes = 16;  // of every array's address, for Variant::aligned32
 inline constexpr Dtype unbound = static_cast<Dtype>(255);
 
 struct Scalar {
@@ -123,6 +124,8 @@ public:
     std::span<const std::uint8_t> values() const { return values_; }    // all that are no arrays
     std::size_t parameter_count() const { return parameter_count_; }
     bool needs_sm_count() const { return needs_sm_count_; }
+    // Whether the choice or a check looks at the integer of a parameter.
+    bool is_decisive(std::size_t parameter) const { return decisive_ >> parameter & 1; }
     bool has_gaps() const { return has_gaps_; }  // some specialisations are not built for every CUDA target
     const SourceMemo& source() const { return source_; }
     int parameter(std::string_view name) const;  // -1: none
@@ -139,6 +142,7 @@ private:
 
     std::size_t parameter_count_;
     bool needs_sm_count_, has_gaps_;
+    std::uint64_t decisive_ = 0;  // a bit for each parameter
     SourceMemo source_;
     std::array<Slot, most_parameters> slots_{};
     Few arrays_, outputs_, indices_, values_;

@@ -126,7 +126,7 @@ nb::tuple Dispatcher::supported_dtypes() const {
 
 nb::tuple Dispatcher::instances() const {
     nb::list all;
-    for (const auto& row : kernel().specialisations) all.append(nb::cast(Instance(index_, row)));
+    for (const auto& row : kernel().specialisations) all.append(nb::cast(Instance(callable_, row)));
     return nb::tuple(all);
 }
 
@@ -136,7 +136,7 @@ Instance Dispatcher::dispatch(nb::handle dtype, nb::args constants, nb::kwargs n
     read_dtypes(kernel(), dtype, asked);
     read_constants(index_, constants, named, asked);
     for (const auto& row : kernel().specialisations)
-        if (is_match(row, asked)) return Instance(index_, row);
+        if (is_match(row, asked)) return Instance(callable_, row);
     fail_dispatch(kernel(), asked);
 }
 
@@ -203,14 +203,18 @@ int preload_kernel(const Kernel& kernel, int ordinal) {
     const int source = source_for(kernel, device.facts(), device.api().resolver.driver_version());
     for (const auto& row : kernel.specialisations | std::views::filter([&](const auto& r) { return is_built(r, source); }))
         for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
-            const cuda::Kernel handle = ready_kernel({kernel, row, variant}, device).handle;
+            const EntryPlace place{kernel, row, variant};
+            const bool was_loaded = device.kernel(place.index()).handle != nullptr;
+            const cuda::LoadedKernel ready = ready_kernel(place, device);
+            ++loaded;
+            if (!was_loaded && ready.function) continue;
             const nb::gil_scoped_release released;
             const cuda::ContextScope scope(device);
             const cuda::RelaxedCapture relaxed(device.api());
             cuda::Function function = nullptr;
-            cuda::check(device.api(), device.api().cuKernelGetFunction(&function, handle),
+            cuda::check(device.api(), device.api().cuKernelGetFunction(&function, ready.handle),
                         concat("preloading ", row.id));
-            ++loaded;
+            device.keep_function(place.index(), function);
         }
     return loaded;
 }

@@ -3,18 +3,20 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "bind.hpp"
 #include "dispatch.hpp"
+#include "repeat.hpp"
 
 namespace gristmill {
 
 // One picked specialisation.
 class Instance {
 public:
-    Instance(const KernelIndex& index, const Specialisation& row) : callable_{index, &row} {}
+    Instance(const Callable& kernel, const Specialisation& row) : callable_{kernel.index, &row, kernel.known} {}
 
     const Callable& callable() const { return callable_; }
     const Kernel& kernel() const { return callable_.index.kernel; }
@@ -39,7 +41,8 @@ struct GridLauncher {
 
 class Dispatcher {
 public:
-    explicit Dispatcher(const Kernel& kernel) : index_(kernel), callable_{index_, nullptr} {}
+    explicit Dispatcher(const Kernel& kernel)
+        : index_(kernel), known_(std::make_unique<KnownCalls>()), callable_{index_, nullptr, *known_} {}
 
     const KernelIndex& index() const { return index_; }
     const Kernel& kernel() const { return index_.kernel; }
@@ -55,6 +58,7 @@ public:
 
 private:
     KernelIndex index_;
+    std::unique_ptr<KnownCalls> known_;
     Callable callable_;
 };
 

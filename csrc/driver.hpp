@@ -16,8 +16,8 @@ using Context = struct ContextOpaque*;
 using Stream = struct StreamOpaque*;
 using Event = struct EventOpaque*;
 using Library = struct LibraryOpaque*;
-using Kernel = struct KernelOpaque*;  // CUkernel: valid in every context
-using Function = struct FunctionOpaque*;
+using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
+using Function = struct FunctionOpaque*;  // CUfunction: of one context; launches by it are 60 to 120 ns cheaper (H200)
 using Module = struct ModuleOpaque*;
 
 struct LaunchConfig {
@@ -31,8 +31,9 @@ struct LaunchConfig {
 
 inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_device = 100, invalid_image = 200,
                         no_binary_for_gpu = 209, invalid_ptx = 218, no_jit_compiler = 221, unsupported_ptx = 222,
-                        jit_disabled = 223, not_found = 500, illegal_address = 700, context_is_destroyed = 709,
-                        misaligned_address = 716, launch_failed = 719, driver_mismatch = 803;
+                        jit_disabled = 223, invalid_handle = 400, not_found = 500, illegal_address = 700,
+                        context_is_destroyed = 709, misaligned_address = 716, launch_failed = 719,
+                        driver_mismatch = 803;
 
 inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
 inline constexpr int pointer_device_ordinal = 9;
@@ -92,7 +93,7 @@ struct Api {
     Call<int, int, Kernel, DeviceId> cuKernelSetAttribute{resolver, "cuKernelSetAttribute", 12000};
     Call<Function*, Kernel> cuKernelGetFunction{resolver, "cuKernelGetFunction", 12000};
     Call<Module*, const void*, unsigned, int*, void**> cuModuleLoadDataEx{resolver, "cuModuleLoadDataEx", 2010};
-    Call<const LaunchConfig*, Kernel, void**, void**> cuLaunchKernelEx{resolver, "cuLaunchKernelEx", 11060};
+    Call<const LaunchConfig*, Function, void**, void**> cuLaunchKernelEx{resolver, "cuLaunchKernelEx", 11060};
     Call<int*> cuThreadExchangeStreamCaptureMode{resolver, "cuThreadExchangeStreamCaptureMode", 10010};
     Call<Stream, int*> cuStreamIsCapturing{resolver, "cuStreamIsCapturing", 10000};
     Call<Stream> cuStreamSynchronize{resolver, "cuStreamSynchronize", 2000};

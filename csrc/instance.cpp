@@ -72,7 +72,7 @@ nb::object Instance::backward() const {
     if (kernel().backward < 0 || row().backward < 0) return nb::none();
     const Dispatcher& gradient = dispatcher(static_cast<std::size_t>(kernel().backward));
     return nb::cast(
-        Instance(gradient.index(), gradient.kernel().specialisations[static_cast<std::size_t>(row().backward)]));
+        Instance(gradient.callable(), gradient.kernel().specialisations[static_cast<std::size_t>(row().backward)]));
 }
 
 std::string Instance::text() const { return concat("<KernelInstance ", row().id, ">"); }

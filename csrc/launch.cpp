@@ -18,17 +18,28 @@ bool is_synchronous() {
     return is_set;
 }
 
-// The code itself says that it wants clusters: the launch needs no attribute.
-cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry, cuda::Stream stream) {
-    const auto size = [&](std::size_t axis) { return static_cast<unsigned>(plan.grid[axis]); };
-    return {{size(0) * geometry.ctas, size(1), size(2)}, {geometry.threads, 1, 1}, geometry.shared_bytes, stream,
-            nullptr, 0};
+cuda::Result launch_once(const Launch& launch, cuda::GpuDevice& device, cuda::Function function) {
+    const cuda::ContextScope scope(device);
+    return device.api().cuLaunchKernelEx(&launch.config, function, const_cast<void**>(launch.parameters), nullptr);
 }
 
-cuda::Result launch_once(const Plan& plan, cuda::GpuDevice& device, cuda::Kernel kernel,
-                         const cuda::LaunchConfig& config) {
+// The driver takes a kernel's handle for a function: slower, but in whatever context the stream is of.
+cuda::Function as_function(cuda::Kernel kernel) { return reinterpret_cast<cuda::Function>(kernel); }
+
+// No function outlives a reset of its context: 709 while that is not made again, then 400 (H200, driver 580). A stream
+// of another context gives 400 too: there the same function is found, and is of no use.
+cuda::Result launch_again(const Launch& launch, cuda::GpuDevice& device, cuda::LoadedKernel kernel, cuda::Result code) {
+    const cuda::Api& api = device.api();
+    if (code == cuda::context_is_destroyed) device.retain_again();
+    cuda::allow_shared_memory(api, kernel, device.ordinal());
+    const cuda::Result again = launch_once(launch, device, as_function(kernel.handle));
+    if (again != cuda::success) return again;
     const cuda::ContextScope scope(device);
-    return device.api().cuLaunchKernelEx(&config, kernel, const_cast<void**>(plan.pointers.data()), nullptr);
+    const cuda::RelaxedCapture relaxed(api);
+    const cuda::Function found = cuda::find_function(api, kernel.handle);
+    const bool is_useless = code == cuda::invalid_handle && found == kernel.function;
+    device.keep_function(launch.entry, is_useless ? nullptr : found);
+    return again;
 }
 
 // A wait inside a capture would end the capture.
@@ -41,6 +52,12 @@ void synchronise(const EntryPlace& place, cuda::GpuDevice& device, cuda::Stream 
 }
 
 }  // namespace
+
+cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry) {
+    const auto size = [&](std::size_t axis) { return static_cast<unsigned>(plan.grid[axis]); };
+    return {{size(0) * geometry.ctas, size(1), size(2)}, {geometry.threads, 1, 1}, geometry.shared_bytes, nullptr,
+            nullptr, 0};
+}
 
 void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry& geometry) {
     const unsigned threads = geometry.threads;
@@ -60,18 +77,15 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry&
                                          .fix = "declare fewer warps (`num_warps=`), then rebuild"});
 }
 
-void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::LoadedKernel kernel,
-            cuda::Stream stream) {
-    const cuda::LaunchConfig config = config_of(plan, *kernel.geometry, stream);
-    cuda::Result code = launch_once(plan, device, kernel.handle, config);
-    if (code == cuda::context_is_destroyed) {  // somebody reset the device: the kernel's handle outlives that
-        device.retain_again();
-        cuda::allow_shared_memory(device.api(), kernel, device.ordinal());
-        code = launch_once(plan, device, kernel.handle, config);
-    }
+void launch(const Launch& launch, cuda::GpuDevice& device, cuda::LoadedKernel kernel) {
+    const bool has_function = kernel.function != nullptr;
+    cuda::Result code = launch_once(launch, device, has_function ? kernel.function : as_function(kernel.handle));
+    if (code == cuda::context_is_destroyed || (code == cuda::invalid_handle && has_function))
+        code = launch_again(launch, device, kernel, code);
+    const Specialisation& specialisation = launch.place.specialisation;
     if (code != cuda::success)
-        cuda::fail(device.api(), code, concat("launching ", place.specialisation.id, " on cuda:", device.ordinal()));
-    if (is_synchronous()) synchronise(place, device, stream);
+        cuda::fail(device.api(), code, concat("launching ", specialisation.id, " on cuda:", device.ordinal()));
+    if (is_synchronous()) synchronise(launch.place, device, launch.config.stream);
 }
 
 }  // namespace gristmill

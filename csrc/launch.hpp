@@ -10,8 +10,18 @@ namespace gristmill {
 // Raises Failure naming the axis if the grid or block is beyond the device's limits.
 void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry& geometry);
 
+// The code itself says that it wants clusters: the launch needs no attribute.
+cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry);
+
+// One launch; `parameters` as the driver takes them.
+struct Launch {
+    EntryPlace place;
+    std::size_t entry;
+    cuda::LaunchConfig config;
+    void* const* parameters;
+};
+
 // Do not hold the GIL: a full queue blocks. Asynchronous, unless GRISTMILL_SYNC=1.
-void launch(const EntryPlace& place, const Plan& plan, cuda::GpuDevice& device, cuda::LoadedKernel kernel,
-            cuda::Stream stream);
+void launch(const Launch& launch, cuda::GpuDevice& device, cuda::LoadedKernel kernel);
 
 }  // namespace gristmill

@@ -63,8 +63,9 @@ cuda::LoadedKernel load_kernel(const EntryPlace& place, std::uint16_t image, con
     const cuda::Library library = load_library(api, image, place, bytes);
     const cuda::Result code = api.cuLibraryGetKernel(&kernel, library, place.entry().symbol);
     if (code != cuda::success) fail_load(api, code, place, tables.images[image], bytes);
-    const cuda::LoadedKernel loaded{kernel, &place.geometry(image)};
+    cuda::LoadedKernel loaded{kernel, nullptr, &place.geometry(image)};
     cuda::allow_shared_memory(api, loaded, device.ordinal());
+    loaded.function = cuda::find_function(api, kernel);
     device.keep_kernel(place.index(), loaded);
     return loaded;
 }

@@ -40,14 +40,6 @@ cuda::Stream stream_of(nb::handle object) {
     fail_stream(object);
 }
 
-cuda::Stream exchange_stream(const dlpack::ExchangeApi& api, int device) {
-    void* stream = nullptr;
-    if (api.current_stream(dlpack::cuda, device, &stream) != 0)
-        throw Failure(ErrorKind::runtime, {.what = concat("the current stream of cuda:", device, " is not known"),
-                                           .found = take_python_error()});
-    return static_cast<cuda::Stream>(stream);
-}
-
 cuda::Stream framework_stream(Framework framework, int device) {
     if (framework == Framework::cupy)
         return handle_of(
@@ -65,6 +57,14 @@ std::optional<cuda::Stream> StreamChoice::find(int device) const {
         if (type->framework == Framework::cupy || type->framework == Framework::torch)
             return framework_stream(type->framework, device);
     return std::nullopt;
+}
+
+cuda::Stream exchange_stream(const dlpack::ExchangeApi& api, int device) {
+    void* stream = nullptr;
+    if (api.current_stream(dlpack::cuda, device, &stream) != 0)
+        throw Failure(ErrorKind::runtime, {.what = concat("the current stream of cuda:", device, " is not known"),
+                                           .found = take_python_error()});
+    return static_cast<cuda::Stream>(stream);
 }
 
 bool is_same_stream(cuda::Stream a, cuda::Stream b) {

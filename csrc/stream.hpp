@@ -24,6 +24,9 @@ private:
     std::span<const TypeInfo* const> types_;
 };
 
+// The current stream of the framework that has this API. Raises Failure.
+cuda::Stream exchange_stream(const dlpack::ExchangeApi& api, int device);
+
 // Whether both name one stream; 0 and 1 are the legacy default stream.
 bool is_same_stream(cuda::Stream a, cuda::Stream b);
 

@@ -1,6 +1,7 @@
 // A CUDA driver that only records: tests set devices, versions and failures, and read back loads and launches.
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <map>
 #include <mutex>
 #include <sstream>
@@ -22,6 +23,12 @@ struct FakeKernel {
     std::string name;
 };
 
+// A kernel's function in a context, until that is reset.
+struct FakeFunction {
+    FakeKernel* kernel;
+    int device, resets;
+};
+
 struct FakeLibrary {
     std::string head;
 };
@@ -39,6 +46,9 @@ struct State {
     std::map<std::string, std::vector<int>> parameter_sizes;  // entry -> bytes of each parameter
     int context_of_device[64] = {};
     std::vector<void*> contexts;  // stack of the (one) thread under test
+    int resets[64] = {};          // of each device's context
+    bool is_destroyed[64] = {};   // reset, and not retained since
+    std::deque<FakeFunction> functions;
     std::map<std::string, FakeKernel> kernels;
     std::vector<FakeLibrary*> libraries;
     int capture_mode = 0;
@@ -92,6 +102,7 @@ int initialise(unsigned) {
 int get_error_name(int code, const char** text) {
     static const std::map<int, const char*> names{
         {1, "CUDA_ERROR_INVALID_VALUE"},     {3, "CUDA_ERROR_NOT_INITIALIZED"},
+        {400, "CUDA_ERROR_INVALID_HANDLE"},
         {100, "CUDA_ERROR_NO_DEVICE"},       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
         {218, "CUDA_ERROR_INVALID_PTX"},     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
         {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}};
@@ -127,6 +138,7 @@ int device_get_attribute(int* value, int attribute, int) {
 
 int primary_context_retain(void** context, int device) {
     *context = &state().context_of_device[device];
+    state().is_destroyed[device] = false;
     record("retain " + std::to_string(device));
     return failure("cuDevicePrimaryCtxRetain");
 }
@@ -183,10 +195,30 @@ int kernel_set_attribute(int attribute, int value, FakeKernel* kernel, int devic
     return failure("cuKernelSetAttribute");
 }
 
-int kernel_get_function(void** function, FakeKernel* kernel) {
-    *function = kernel;
+int current_device() {
+    const State& s = state();
+    return s.contexts.empty() ? -1 : static_cast<int>(static_cast<int*>(s.contexts.back()) - s.context_of_device);
+}
+
+int kernel_get_function(FakeFunction** function, FakeKernel* kernel) {
+    State& s = state();
     record("function " + kernel->name);
-    return state().contexts.empty() ? 201 : failure("cuKernelGetFunction");
+    const int device = current_device();
+    if (device < 0) return 201;
+    if (const int code = failure("cuKernelGetFunction")) return code;
+    for (FakeFunction& known : s.functions)
+        if (known.kernel == kernel && known.device == device && known.resets == s.resets[device]) {
+            *function = &known;
+            return 0;
+        }
+    *function = &s.functions.emplace_back(FakeFunction{kernel, device, s.resets[device]});
+    return 0;
+}
+
+FakeFunction* as_function(void* handle) {
+    for (FakeFunction& known : state().functions)
+        if (&known == handle) return &known;
+    return nullptr;
 }
 
 int module_load(void**, const void*, unsigned count, int* options, void** values) {
@@ -197,16 +229,22 @@ int module_load(void**, const void*, unsigned count, int* options, void** values
     return 218;
 }
 
-int launch(const Launch* config, FakeKernel* kernel, void** parameters, void** extra) {
+// By a function, or by a kernel that is taken for one.
+int launch(const Launch* config, void* handle, void** parameters, void** extra) {
     if (const int code = failure("cuLaunchKernelEx")) return code;
     State& s = state();
+    const int context = current_device();
+    const FakeFunction* function = as_function(handle);
+    const FakeKernel* kernel = function ? function->kernel : static_cast<FakeKernel*>(handle);
+    if (context >= 0 && s.is_destroyed[context]) return 709;
+    if (function && (function->device != context || function->resets != s.resets[context])) return 400;
     if (!s.is_logging) return 0;
     std::ostringstream line;
-    const auto context = s.contexts.empty() ? -1 : static_cast<int*>(s.contexts.back()) - s.context_of_device;
     line << "launch " << kernel->name << " grid=" << config->grid[0] << "," << config->grid[1] << "," << config->grid[2]
          << " block=" << config->block[0] << "," << config->block[1] << "," << config->block[2]
          << " shared=" << config->dynamic_shared_bytes << " stream=" << config->stream << " context=" << context
-         << " extra=" << extra << " parameters=" << parameters_text(kernel->name, parameters);
+         << " by=" << (function ? "function" : "kernel") << " extra=" << extra
+         << " parameters=" << parameters_text(kernel->name, parameters);
     record(line.str());
     return 0;
 }
@@ -334,6 +372,11 @@ void stub_set_parameters(const char* entry, const int* sizes, int count) {
 }
 
 void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
+// Where somebody makes the context again, its handle is the same.
+void stub_reset_context(int device, int is_made_again) {
+    ++state().resets[device];
+    state().is_destroyed[device] = !is_made_again;
+}
 void stub_clear_contexts() { state().contexts.clear(); }
 
 const char* stub_log() { return state().log.c_str(); }

@@ -26,6 +26,7 @@ class Launch:
     shared_bytes: int
     stream: int
     context: int
+    by: str  # "function" or "kernel": what the driver was given
     parameters: list[bytes]
 
 
@@ -74,7 +75,8 @@ def _parse(line: str) -> Launch:
     numbers = {name: tuple(int(part) for part in fields[name].split(",")) for name in ("grid", "block")}
     parameters = [bytes.fromhex(part) for part in fields["parameters"].split(",")]
     shared_bytes, stream, context = int(fields["shared"]), int(fields["stream"], 16), int(fields["context"])
-    return Launch(line.split()[1], numbers["grid"], numbers["block"], shared_bytes, stream, context, parameters)
+    entry, by = line.split()[1], fields["by"]
+    return Launch(entry, numbers["grid"], numbers["block"], shared_bytes, stream, context, by, parameters)
 
 
 class CudaArray:

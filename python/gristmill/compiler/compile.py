@@ -98,7 +98,7 @@ def lower_variant(
     watch("llvm", text)
     written, read = _touched(function)
     promised = {v.name: d for v, d in divisibility.items()}
-    shape = (32 * function.num_warps, machine.shared_bytes)
+    shape = (function.block_threads, machine.shared_bytes)
     return Lowered(function.name, text, *shape, written, read, promised, function.num_blocks, function.overflows)
 
 
@@ -132,9 +132,9 @@ def _check_shared(function: Function) -> None:
 
 def _touched(function: Function) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The pointer parameters that are stored through, and those that are loaded through."""
-    made = sources(function.body)
+    made = {value: links for program in function.programs for value, links in sources(program).items()}
     touched: dict[str, set[Value]] = {"read": set(), "write": set()}
-    for op in walk(function.body):
+    for op in (s for program in function.programs for s in walk(program)):
         if isinstance(op, Op) and op.row.touches_memory:
             for kind in ("read", "write") if op.row.effect == "update" else (op.row.effect,):
                 touched[kind] |= addressed(op.operands[0], made, function)

@@ -178,6 +178,9 @@ class Function:
     num_warps: int = 4
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     num_stages: int = 1  # of pipelined loops
+    common: Block | None = None  # what producers and consumers share, where warps have roles
+    producer: Block | None = None  # the program of warps that only copy; they come behind the others
+    producer_warps: int = 0
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     has_groups: bool = False  # whether its tensor cores multiply for warpgroups (wgmma)
@@ -194,6 +197,16 @@ class Function:
     @property
     def parameters(self) -> list[Value]:
         return self.body.arguments
+
+    @property
+    def programs(self) -> list[Block]:
+        """All that its warps run."""
+        return [block for block in (self.common, self.producer, self.body) if block is not None]
+
+    @property
+    def block_threads(self) -> int:
+        """Threads of a block, producers included."""
+        return 32 * (self.num_warps + self.producer_warps)
 
     @property
     def threads(self) -> int:
@@ -314,7 +327,9 @@ def _clone_statement(statement: Statement, mapping: Mapping, change: Any) -> Sta
 
 def verify(function: Function) -> None:
     """Check that every value is defined before it is used, and that blocks yield what their statement results in."""
-    _verify_block(function.body, set())
+    common = {v for s in (function.common.statements if function.common else []) for v in s.results}
+    for program in function.programs:
+        _verify_block(program, set() if program is function.common else common)
 
 
 def _verify_block(block: Block, outer: set[Value]) -> None:
@@ -399,5 +414,13 @@ def print_function(function: Function) -> str:
     printer = _Printer(function.layouts)
     head = f"function {function.name}({printer.typed(function.parameters)}) num_warps={function.num_warps}:"
     printer.lines.append(head)
-    printer.block(function.body, "  ")
+    for block, title in (
+        (function.common, "all warps"),
+        (function.producer, "producers"),
+        (function.body, "consumers"),
+    ):
+        if function.producer is not None:
+            printer.lines.append(f" {title}:")
+        if block is not None:
+            printer.block(block, "  ")
     return "\n".join(printer.lines) + "\n"

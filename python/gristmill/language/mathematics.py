@@ -95,7 +95,7 @@ def _(m: Any, x: Any) -> Any:
 @composite("math")
 def sigmoid(x):  # type: ignore[no-untyped-def]
     """1 / (1 + exp(-x)), without overflow and without loss for negative x; halves are computed in f32."""
-    if x.dtype.bits < 32:
+    if x.dtype.is_float and x.dtype.bits < 32:
         return sigmoid(x.to(dt.f32)).to(x.dtype)
     e = exp(-abs(x))
     return where(x >= 0, 1.0, e) / (1.0 + e)
@@ -114,7 +114,7 @@ def softmax(x, dim=None, keep_dims=False, ieee_rounding=False):  # type: ignore[
     A row of -inf alone gives NaN. Halves are computed in f32; `ieee_rounding` rounds the division correctly. The
     result has x's shape whether or not `keep_dims` is given.
     """
-    if x.dtype.bits < 32:
+    if x.dtype.is_float and x.dtype.bits < 32:
         return softmax(x.to(dt.f32), dim, keep_dims, ieee_rounding).to(x.dtype)
     e = exp(x - max_(x, 0 if dim is None else dim, keep_dims=True))
     return fdiv(e, sum_(e, 0 if dim is None else dim, keep_dims=True), ieee_rounding)

@@ -1,12 +1,14 @@
 """Ops of software pipelines: passes insert them, authors never write them.
 
-A ring has several slots for a tile in shared memory, which copies from global memory fill ahead of time.
+A ring has several slots for a tile in shared memory, which copies from global memory fill ahead of time. Where warps
+have roles, a pipe tells producers which slots are empty, and consumers which are full.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+from gristmill import dtypes as dt
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.op import emit, emit_effect, op
 from gristmill.language.types import as_value
@@ -69,3 +71,69 @@ def slot(ring: Any, index: Any) -> Value:
 @slot.lower(on="threads")
 def _(m: Any, op: Any, ring: Any, index: Any) -> Any:
     return m.slot(ring, index)
+
+
+@op("internal", kind="tile", lies_in_shared=True, is_kept=True)
+def pipe(stages: int) -> Value:
+    """Two barriers for each slot of rings: of copies that have come, and of warps that have read."""
+    return emit("pipe", Tile(dt.u64, (2, stages)))
+
+
+@pipe.lower(on="threads")
+def _(m: Any, op: Any) -> Any:
+    return m.pipe(op)
+
+
+@op("internal", kind="tile", effect="act")
+def take(pipe: Any) -> Value:
+    """Wait until the consumers' slot is full; returns its number."""
+    return emit("take", Tile(dt.i32), as_value(pipe))
+
+
+@take.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any) -> Any:
+    return m.take(pipe)
+
+
+@op("internal", kind="tile", effect="act")
+def release(pipe: Any, guard: Any) -> None:
+    """The slot before the consumers' is read, if `guard` holds."""
+    emit_effect("release", as_value(pipe), as_value(guard))
+
+
+@release.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any, guard: Any) -> None:
+    m.release(pipe, guard)
+
+
+@op("internal", kind="tile", effect="act")
+def next_slot(pipe: Any) -> None:
+    """Go on to the consumers' next slot."""
+    emit_effect("next_slot", as_value(pipe))
+
+
+@next_slot.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any) -> None:
+    m.next_slot(pipe)
+
+
+@op("internal", kind="tile", effect="act", fills_shared=True)
+def acquire(pipe: Any) -> Value:
+    """Wait until the producers' slot is empty; returns its number."""
+    return emit("acquire", Tile(dt.i32), as_value(pipe))
+
+
+@acquire.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any) -> Any:
+    return m.acquire(pipe)
+
+
+@op("internal", kind="tile", effect="act", fills_shared=True)
+def publish(pipe: Any) -> None:
+    """The slot is full when the copies begun so far have come; go on to the producers' next one."""
+    emit_effect("publish", as_value(pipe))
+
+
+@publish.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any) -> None:
+    m.publish(pipe)

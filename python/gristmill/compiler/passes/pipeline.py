@@ -3,6 +3,8 @@
 A loop whose tiles go from global memory straight to shared memory gets a ring of slots for each. The ops that lead to
 the addresses make a loop of their own, which runs some steps ahead: once before the loop for each of the first slots,
 and then one step of it for each step of the loop. A copy past the loop's end does not take place.
+
+Where warpgroups multiply, other warps do the copies instead (`roles`).
 """
 
 from __future__ import annotations
@@ -10,18 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, Op, Statement, Tile, Value, uses
+from gristmill.compiler.ir import Block, For, Function, Op, Statement, Tile, Value
 from gristmill.compiler.op import ROWS, Builder, building, current
+from gristmill.compiler.passes import roles
+from gristmill.compiler.passes.plan import Plan, plan_of, settled
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
-COPY_BYTES = (4, 8, 16)
-
 
 def run(function: Function) -> None:
-    """Pipeline every innermost loop that can be."""
-    _block(function.body, function)
+    """Pipeline every innermost loop that can be: by warps for copies alone where all are fit for it."""
+    if not roles.split(function):
+        _block(function.body, function)
     drop_unused(function)
 
 
@@ -30,86 +33,9 @@ def _block(block: Block, function: Function) -> None:
     for statement in block.statements:
         for inner in statement.blocks:
             _block(inner, function)
-        plan = _plan(statement, function) if isinstance(statement, For) else None
+        plan = plan_of(statement, function) if isinstance(statement, For) else None
         statements += _Pipeline(plan, function).statements() if plan else [statement]
     block.statements[:] = statements
-
-
-@dataclass
-class Plan:
-    """A loop, its loads that go to shared memory, and what leads to their addresses: ops, and places carried round."""
-
-    loop: For
-    loads: list[tuple[Op, Op]]  # and the ops that share them
-    ahead: list[Op]
-    carried: list[int]
-    stages: int
-
-
-def _plan(loop: For, function: Function) -> Plan | None:
-    if not all(isinstance(s, Op) for s in loop.body.statements):
-        return None
-    made = {v: s for s in loop.body.statements if isinstance(s, Op) for v in s.results}
-    counts = uses(function.body)
-    loads: list[tuple[Op, Op]] = []
-    for op in loop.body.statements:
-        if isinstance(op, Op) and "is_turned" in op.attributes:
-            source = made.get(op.operands[0])
-            if source is not None and _can_copy(source, made) and counts[source.results[0]] == 1:
-                loads.append((source, op))
-    slices = {load: _ahead(load.operands[:2], loop, made) for load, _ in loads}
-    loads = [(load, share) for load, share in loads if slices[load] is not None]
-    stages = _stages(loop, loads, function)
-    if not loads or stages < 2:
-        return None
-    needed = set().union(*(slices[load] for load, _ in loads))  # type: ignore[arg-type]
-    ahead = [s for s in loop.body.statements if isinstance(s, Op) and needed & set(s.results)]
-    carried = [i for i, v in enumerate(loop.body.arguments[1:]) if v in needed]
-    return Plan(loop, loads, ahead, carried, stages)
-
-
-def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
-    """As many as the loop or the kernel asks for, fewer where they do not fit."""
-    size = sum(load.results[0].type.elements * load.results[0].type.dtype.itemsize for load, _ in loads)
-    asked = loop.attributes.get("num_stages") or function.num_stages
-    return min(asked, function.shared_bytes // size) if size else 0
-
-
-def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
-    """Whether a load is one of words side by side that come as they are, or as 0."""
-    if load.row.effect != "read" or load.attributes.get("volatile") or not load.operands[0].type.shape:
-        return False
-    dtype = load.results[0].type.dtype
-    size = load.attributes.get("width", 1) * dtype.itemsize
-    return size in COPY_BYTES and all(_is_zero(value, made) for value in load.operands[2:])
-
-
-def _is_zero(value: Value, made: dict[Value, Op]) -> bool:
-    op = made.get(value)
-    if op is not None and op.row.is_view:
-        return _is_zero(op.operands[0], made)
-    return op is not None and op.attributes.get("value") == 0
-
-
-def _ahead(values: list[Value], loop: For, made: dict[Value, Op]) -> set[Value] | None:
-    """What the values follow from inside the loop, round it too; None where that is more than arithmetic."""
-    found: set[Value] = set()
-    pending, carried = list(values), loop.body.arguments[1:]
-    while pending:
-        value = pending.pop()
-        if value in found:
-            continue
-        if value in carried:
-            pending.append(loop.body.yields[carried.index(value)])
-        elif value in made:
-            op = made[value]
-            if op.row.effect or op.blocks or not (op.row.is_elementwise or op.row.is_view or op.row.is_cheap):
-                return None
-            pending += op.operands
-        else:
-            continue
-        found.add(value)
-    return found
 
 
 @dataclass
@@ -125,7 +51,7 @@ class _Pipeline:
     def __init__(self, plan: Plan, function: Function):
         self.plan, self.function = plan, function
         self.loop = plan.loop
-        self.open = self._open() if plan.stages > 2 else []
+        self.open = plan.open_sums() if plan.stages > 2 else []
         self.ahead = plan.stages - (2 if self.open else 1)  # steps that copies are: one slot more is read while open
         self.rings: list[Value] = []
 
@@ -141,31 +67,7 @@ class _Pipeline:
                 state = self._copies(state, constant(slot, dt.i32))
             read = constant(0, dt.i32)
         pipelined = self._loop([state.index, read, *state.carried])
-        settled = [self._settled(pipelined, place) for place in self.open]
-        return [*block.statements, pipelined, *settled]
-
-    def _open(self) -> list[int]:
-        """Places in what the loop carries of sums to which a warpgroup's product of each step is added, and no more."""
-        body = self.loop.body
-        counts = uses(body)
-        ops = [s for s in body.statements if isinstance(s, Op)]
-        products = [op for op in ops if op.attributes.get("by_groups")]
-        found = []
-        for op in products:
-            own = op.operands[-1]
-            place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
-            is_alone = place >= 0 and body.arguments[1 + place] is own and counts[own] == counts[op.results[0]] == 1
-            found += [place] if is_alone else []
-        return found if len(found) == len(products) else []
-
-    def _settled(self, loop: For, place: int) -> Op:
-        """Behind the loop its sums are waited for."""
-        product = next(s for s in loop.body.statements if loop.body.yields[place] in s.results)
-        assert isinstance(product, Op)
-        product.attributes["is_open"] = True
-        result = loop.results[place]
-        loop.results[place] = Value(result.type, result.name)
-        return Op(ROWS["settle"], [loop.results[place]], {}, [result], loop.position)
+        return [*block.statements, pipelined, *(settled(pipelined, place) for place in self.open)]
 
     def _copies(self, state: _State, slot: Value) -> _State:
         """Begin the copies of a step; returns what the next one starts from."""

@@ -68,13 +68,25 @@ def notes(function: Function, op: Op) -> tuple[list[int | None], bool]:
 class _Placer:
     def __init__(self, function: Function):
         self.function = function
-        ops = [s for s in walk(function.body) if isinstance(s, Op) and _may_exchange(s)]
+        ops = [s for s in walk(function.body) if isinstance(s, Op) and _may_exchange(s, function)]
         self.noted = {op: notes(function, op) for op in ops}
         self.kept = {op.results[0] for op in ops if op.row.is_kept}
         self.used = 0
         self.live: dict[Value, Place] = {}
         self.read: frozenset[Place] = frozenset()  # places that threads may still read
-        self.lasting = self._lasting(ops)
+        self.lasting = self._common()
+        self.lasting += self._lasting(ops)
+
+    def _common(self) -> list[Place]:
+        """Give places for the whole kernel to what producers fill while consumers do something else."""
+        found: list[Place] = []
+        for op in self.function.common.statements if self.function.common else []:
+            assert isinstance(op, Op)
+            (size, *_), _ = notes(self.function, op)
+            assert size is not None
+            op.places = (self._new(size, found, op.row.place_alignment),)
+            found += op.places
+        return found
 
     def _lasting(self, ops: list[Op]) -> list[Place]:
         """Give places for the whole kernel, which other blocks may write at any time."""
@@ -82,7 +94,7 @@ class _Placer:
         for op in ops:
             taken, is_lasting = self.noted[op]
             if is_lasting and not op.row.is_kept:
-                op.places = tuple(self._new(size, found) for size in taken if size is not None)
+                op.places = tuple(self._new(size, [*self.lasting, *found]) for size in taken if size is not None)
                 found += op.places
                 del self.noted[op]
         return found
@@ -170,12 +182,13 @@ def _plain(place: Place) -> Place:
     return Place(place.start, place.size)
 
 
-def _may_exchange(op: Op) -> bool:
-    """Whether the op's lowering may move numbers from thread to thread."""
+def _may_exchange(op: Op, function: Function) -> bool:
+    """Whether the op's lowering may move numbers from thread to thread through memory that it needs a place for."""
     row = op.row
+    if not all(value.type.is_scalar or value in function.layouts for value in op.operands):
+        return False  # it works on what others keep there
     is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
-    is_read = row.anchor_layout is not None or (row.lies_in_shared and not row.is_kept)
-    return not (is_own or is_read)
+    return not is_own
 
 
 def _used(statement: Statement) -> set[Value]:

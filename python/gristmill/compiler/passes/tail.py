@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gristmill.compiler.facts import Span
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
 from gristmill.compiler.op import Builder, building
+from gristmill.compiler.passes import tensor
 from gristmill.dtypes import bool_
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
@@ -32,7 +33,22 @@ class Bound:
 
 def run(function: Function) -> None:
     """Version every loop and block of the kernel that has such masks."""
+    _mark_operands(function)
     _version_block(function.body, function, set(function.body.arguments))
+
+
+def _mark_operands(function: Function) -> None:
+    """Set `is_operand` of the loads whose tiles a tensor core may multiply, as they are or turned."""
+    if function.sm < tensor.LOWEST_SM:
+        return
+    made = definitions(function.body)
+    for op in (s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product):
+        for value in op.operands[:2]:
+            source = made.get(value)
+            while isinstance(source, Op) and source.row.is_view:
+                source = made.get(source.operands[0])
+            if isinstance(source, Op) and source.row.effect == "read":
+                source.attributes["is_operand"] = True
 
 
 class Masks:
@@ -74,7 +90,7 @@ class Masks:
 def _costly(statement: Statement) -> bool:
     """Whether a mask makes an access narrower; true where widths are not known yet."""
     attributes = statement.attributes
-    return bool(attributes.get("width", 0) < attributes.get("unmasked", 1))
+    return bool(attributes.get("width", 0) < attributes.get("unmasked", 1) or attributes.get("is_operand"))
 
 
 def _masked(statement: Statement) -> Value | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -18,6 +19,7 @@ from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
+from gristmill.compiler.simt.roles import PRODUCERS, PipeState, Roles
 from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
@@ -53,6 +55,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.shared_memory = SharedMemory(function.used_bytes, self.num_blocks, self.reports)
         self.places: Iterator[Place] = iter(())
         self.copies = Copies()
+        self.roles = Roles(self)
         self.op: Op | None = None
         self.statement: Statement | None = None
         self.sites: dict[Statement | None, int] = {None: 0}
@@ -85,8 +88,15 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
         self.copies = Copies()
+        values, function = dict(bound), self.function
         with np.errstate(all="ignore"):
-            self.run(self.function.body, dict(bound))
+            if function.producer is None or function.common is None:
+                self.run(function.body, values)
+                return
+            self.run(function.common, values)
+            programs = (function.body, function.producer)
+            self.roles = Roles(self)
+            self.roles.run(*(functools.partial(self.run, program, dict(values)) for program in programs))
 
     def program_id(self, axis: int) -> V:
         return Numbers(np.int32(self.reports.program[axis]), dt.i32)
@@ -199,6 +209,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
         does, dtype = self._spread(guard) if guard is not None else True, element_of(pointer)
+        if self.roles.role == PRODUCERS:
+            does = np.logical_and(does, self.index < 32 * self.function.producer_warps)
         reads = np.logical_and(does, True if mask is None else cast(Numbers, mask).each)
         readers = np.full(self.index.shape, True)
         loaded = self.memory.load(cast(Numbers, pointer).each, reads, None, width, dtype, readers)
@@ -206,6 +218,38 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def commit_copies(self) -> None:
         self.copies.commit()
+
+    def pipe(self, op: Op) -> Any:
+        pipe = super().pipe(op)
+        pipe.state = PipeState()
+        return pipe
+
+    def take(self, pipe: Any) -> V:
+        state = pipe.state
+        self.roles.let_go_on()
+        self.roles.wait(lambda: state.filled > state.taken, "a full slot")
+        self.copies.finish(state.groups.pop(0))
+        self.clock.barrier()
+        return Numbers(np.int32(state.taken % pipe.stages), dt.i32)
+
+    def release(self, pipe: Any, guard: V) -> None:
+        pipe.state.released += int(np.all(cast(Numbers, guard).each))
+        if pipe.state.released > pipe.state.taken:
+            raise SimulationError("a slot is released before it is read", fix=COMPILER_FIX)
+        self.clock.barrier()
+
+    def next_slot(self, pipe: Any) -> None:
+        pipe.state.taken += 1
+
+    def acquire(self, pipe: Any) -> V:
+        state = pipe.state
+        self.roles.wait(lambda: state.filled - state.released < pipe.stages, "an empty slot")
+        self.clock.barrier()
+        return Numbers(np.int32(state.filled % pipe.stages), dt.i32)
+
+    def publish(self, pipe: Any) -> None:
+        pipe.state.groups.append(self.copies.begun())
+        pipe.state.filled += 1
 
     def wait_for_copies(self, pending: int) -> None:
         self.copies.wait(pending)

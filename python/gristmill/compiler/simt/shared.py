@@ -27,13 +27,15 @@ class SharedMemory:
         self.reports = reports
         self.bytes = np.zeros(blocks * self.stride, np.uint8)
         self.is_written = np.zeros(blocks * self.stride, np.bool_)
+        self.is_expected = np.zeros(blocks * self.stride, np.bool_)
         self.watched = Watched(len(self.is_written), reports.clock, are_values_enough=False)
         self.threads = np.arange(blocks * reports.clock.threads_of_block)
         self.block_start = self.threads // reports.clock.threads_of_block * self.stride
 
     def poison(self, place: Place) -> None:
         """Forget what was written there: reading it is an error until something is written again."""
-        self.is_written.reshape(-1, max(1, self.stride))[:, place.start : place.end] = False
+        for known in (self.is_written, self.is_expected):
+            known.reshape(-1, max(1, self.stride))[:, place.start : place.end] = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +64,7 @@ class SharedTile:
             race = self.memory.watched.writing(units, owners, ~same)
             self.words[places] = bits
             self.memory.is_written[units] = True
+            self.memory.is_expected[units] = False
             lost = ~same_bits(self.words[places], bits, self.dtype)
             if race is None and lost.any():
                 thread, site = int(np.argmax(lost)), self.memory.reports.clock.site
@@ -77,7 +80,11 @@ class SharedTile:
         for i in range(width):
             units, owners = self._units(first + i, chosen)
             self._check(self.memory.watched.writing(units, owners, np.full(len(units), True)))
+            if self.memory.is_expected[units].any():
+                message = f"{self._name(int(units[0]))} is copied to again before the last copy has come"
+                raise SimulationError(f"{message} ({self.memory.reports.thread(owners[0])})", fix=COMPILER_FIX)
             self.memory.is_written[units] = False
+            self.memory.is_expected[units] = True
 
     def load(self, index: Any, width: int = 1) -> list[Any]:
         """Read consecutive elements of each thread."""
@@ -157,14 +164,23 @@ class Copies:
         tile.expect(index, len(elements), guard)
         self.open.append(Copy(tile, index, elements, guard))
 
+    def begun(self) -> list[Copy]:
+        """The copies since the last group, as one."""
+        group, self.open = self.open, []
+        return group
+
     def commit(self) -> None:
         """End a group."""
-        self.groups.append(self.open)
-        self.open = []
+        self.groups.append(self.begun())
+
+    def finish(self, group: list[Copy]) -> None:
+        """Let a group come."""
+        for copy in group:
+            copy.tile.store(copy.index, copy.elements, copy.guard)
 
     def wait(self, pending: int) -> None:
         """Let all groups come but the last `pending`."""
         end = max(0, len(self.groups) - pending)
-        for copy in (copy for group in self.groups[:end] for copy in group):
-            copy.tile.store(copy.index, copy.elements, copy.guard)
+        for group in self.groups[:end]:
+            self.finish(group)
         del self.groups[:end]

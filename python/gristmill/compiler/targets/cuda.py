@@ -8,12 +8,11 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
-from gristmill.compiler.layout import Layout
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_groups, cuda_tensor
+from gristmill.compiler.targets import cuda_roles
+from gristmill.compiler.targets.cuda_products import CudaTensorMachine
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
-from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 from gristmill.errors import Position
 
@@ -26,7 +25,7 @@ Test = Callable[[Values], V]
 Step = Callable[[Values], list[V | Held]]
 
 
-class CudaMachine(LlvmMachine, ThreadMachine):
+class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
     """Emits one kernel; `text()` is its LLVM IR without the module's header."""
 
     kinds = ("cuda", "threads")
@@ -61,9 +60,12 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         from gristmill.compiler.targets import cuda_cluster
 
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
-        self.run(self.function.body, values)
+        if self.function.producer is None:
+            self.run(self.function.body, values)
+        else:
+            cuda_roles.text(self, values)
         cuda_cluster.arrive(self)
-        threads = 32 * self.num_warps
+        threads = self.function.block_threads
         parameters = ", ".join(self._declare(v) for v in self.function.parameters)
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
@@ -157,7 +159,8 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return self.cast(result, dtype) if dtype != dt.i32 else result
 
     def _shifted(self, index: V, mask: int, shift: int) -> V:
-        whole = {self.lane: 31, self.warp: self.num_warps - 1, self.rank: self.num_blocks - 1}[index]
+        warps = self.num_warps + self.function.producer_warps
+        whole = {self.lane: 31, self.warp: warps - 1, self.rank: self.num_blocks - 1}[index]
         part = index if mask == whole else self.emit(f"and {self.typed(index)}, {mask}", dt.i32)
         if shift == 0:
             return part
@@ -207,6 +210,10 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         return self.emit(f"bitcast {self.typed(vector)} to i64", dt.u64)
 
     def barrier(self) -> None:
+        if self.function.producer is not None:
+            name = "llvm.nvvm.barrier.cta.sync.aligned.count"
+            self.declarations.add(f"declare void @{name}(i32, i32)")
+            return self.say(f"call void @{name}(i32 {cuda_roles.CONSUMERS}, i32 {32 * self.num_warps})")
         self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 
@@ -261,51 +268,6 @@ class CudaMachine(LlvmMachine, ThreadMachine):
         value = self.emit(f"load volatile {self.type_of(kept, lanes)}, {place}", kept, lanes)
         elements = [self._element(value, i) for i in range(width)] if lanes else [value]
         return [self.cast(x, dtype) for x in elements]
-
-    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
-        cuda_tensor.copy_ahead(self, memory, index, pointer, width, guard, mask)
-
-    def commit_copies(self) -> None:
-        cuda_tensor.commit_copies(self)
-
-    def wait_for_copies(self, pending: int) -> None:
-        cuda_tensor.wait_for_copies(self, pending)
-
-    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
-        return cuda_tensor.matrix_load(self, memory, index, count, is_turned, dtype)
-
-    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
-        return cuda_tensor.multiply_matrices(self, unit, a, b, sums)
-
-    def show_tensor_cores(self) -> None:
-        if self.function.has_groups:
-            self.say('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
-
-    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
-        return cuda_groups.multiply_shared(self, a, b, layout, sums, is_open)
-
-    def settle_products(self, sums: list[V]) -> list[V]:
-        return cuda_groups.settle(self, sums)
-
-    @functools.cache  # noqa: B019
-    def group_bits(self, bits: FixedBits) -> V:
-        """Like thread_bits of the warp, in a register that all lanes are known to have in common."""
-        with self.in_prologue():
-            warp = self.shuffle_index(self.warp, self.constant(dt.i32, 0))
-            result = self.constant(dt.i32, 0)
-            for bit, number in bits:
-                is_set = self.compare(
-                    "!=", self.bit_and(warp, self.constant(dt.i32, 1 << bit)), self.constant(dt.i32, 0)
-                )
-                part = self.select(is_set, self.constant(dt.i32, number), self.constant(dt.i32, 0))
-                result = self.bit_xor(result, part)
-            return result
-
-    def round_tf32(self, x: V) -> V:
-        return cuda_tensor.round_tf32(self, x)
-
-    def join_elements(self, elements: Sequence[V]) -> V:
-        return cuda_tensor.join_elements(self, elements)
 
     # -- global memory
 

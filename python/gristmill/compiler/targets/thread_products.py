@@ -68,6 +68,22 @@ def slot(m: Any, ring: Shared, index: V) -> Shared:
     return replace(ring, start=m.multiply(index, m.constant(dt.i32, ring.elements)), slots=1)
 
 
+@dataclass(eq=False)
+class Pipe:
+    """The barriers of a ring: full[slot], then empty[slot]; and what a machine keeps beside."""
+
+    memory: V
+    stages: int
+    state: Any = None
+
+
+def pipe(m: Any, op: Op) -> Pipe:
+    """Two barriers a slot."""
+    _, stages = op.results[0].type.shape
+    (memory,) = m.scratch([dt.u64], 2 * stages)
+    return Pipe(memory, stages)
+
+
 def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:
     """Begin to copy a tile to a slot of the ring, each access by the thread that owns its elements."""
     place, layout = slot(m, ring, index), pointers.layout
@@ -108,15 +124,19 @@ def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
         _Operand(m, b, right(unit, layout, b.shape[0])),
     )
     left_words, right_words, size = unit.words
-    pairs = ((1, 0), (0, 1), (0, 0)) if precision == "tf32x3" else ((0, 0),)
+    is_exact = precision == "tf32x3"  # the cores cut sums off: f32 sums are added up outside of them
+    pairs = ((1, 0), (0, 1), (0, 0)) if is_exact else ((0, 0),)
     for depth in range(0, a.shape[1], unit.k):
         lefts = _split(_parts(m, unit, precision, take_left((0, depth))), left_words)
         rights = _split(_parts(m, unit, precision, take_right((depth, 0))), right_words)
         for i, (x, y) in enumerate(itertools.product(lefts, rights)):
-            own = sums[i * size : (i + 1) * size]
+            before = sums[i * size : (i + 1) * size]
+            own = [m.constant(unit.summed, 0)] * size if is_exact else before
             for of_left, of_right in pairs:
                 own = m.multiply_matrices(unit, x[of_left], y[of_right], own)
-            sums[i * size : (i + 1) * size] = own
+            sums[i * size : (i + 1) * size] = (
+                [m.add(b, x) for b, x in zip(before, own, strict=True)] if is_exact else own
+            )
     return m.tile(layout, sums)
 
 

@@ -14,9 +14,9 @@ from gristmill import dtypes as dt
 from gristmill.compiler.banks import Arrangement, in_order
 from gristmill.compiler.ir import Op, Place, Pointer, Value
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten, owner_bits, unflatten
-from gristmill.compiler.machine import Combine, Machine, Step, V
-from gristmill.compiler.targets import thread_folds, thread_moves, thread_products
-from gristmill.compiler.tensor import Unit
+from gristmill.compiler.machine import Combine, Step, V
+from gristmill.compiler.targets import thread_folds, thread_moves
+from gristmill.compiler.targets.tensor_machine import TensorMachine
 from gristmill.dtypes import Dtype
 
 Bits = Sequence[tuple[int, int]]
@@ -67,7 +67,7 @@ class InShared:
         return min(self.layout.registers, 16 // self.dtype.itemsize)
 
 
-class ThreadMachine(Machine):
+class ThreadMachine(TensorMachine):
     """Composes tile methods from words on threads; subclasses supply the words."""
 
     layouts: dict[Value, Layout]
@@ -148,49 +148,6 @@ class ThreadMachine(Machine):
     @abstractmethod
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
         """Add to an element of shared memory, if `guard` holds, as one step."""
-
-    @abstractmethod
-    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
-        """Begin to copy `width` elements from global memory if `guard` holds; zeros if `mask` does not."""
-
-    @abstractmethod
-    def commit_copies(self) -> None:
-        """End a group of the thread's copies."""
-
-    @abstractmethod
-    def wait_for_copies(self, pending: int) -> None:
-        """Wait until all of the thread's groups but the last `pending` have come."""
-
-    @abstractmethod
-    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
-        """Read 1, 2 or 4 matrices of 8 rows of 16 bytes, whose places the warp's lanes give in turn, a word of each.
-
-        Lane i gets word i % 4 of row i // 4; if the matrix `is_turned`, the halves in column i // 4 of two rows.
-        """
-
-    @abstractmethod
-    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
-        """One instruction of a tensor core by each warp: sums + a @ b, in the unit's layouts."""
-
-    @abstractmethod
-    def show_tensor_cores(self) -> None:
-        """Let warpgroups' products see what the thread wrote to shared memory, behind the next barrier."""
-
-    @abstractmethod
-    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
-        """sums + a @ b of tiles in shared memory, by warpgroups; `is_open`: it may go on behind this."""
-
-    @abstractmethod
-    def settle_products(self, sums: list[V]) -> list[V]:
-        """Wait for products that are open; these are their sums."""
-
-    @abstractmethod
-    def round_tf32(self, x: V) -> V:
-        """The nearest f32 whose mantissa has 10 bits."""
-
-    @abstractmethod
-    def join_elements(self, elements: Sequence[V]) -> V:
-        """Elements side by side in a word; one of 32 bits or more is a word."""
 
     @abstractmethod
     def wide_load(
@@ -410,21 +367,6 @@ class ThreadMachine(Machine):
 
     def dot(self, result: Value, a: Any, b: Any, acc: Any) -> Any:
         return thread_moves.dot(self, result, a, b, acc)
-
-    def share(self, op: Op, tile: Any) -> Any:
-        return thread_products.share(self, op, tile)
-
-    def ring(self, op: Op) -> Any:
-        return thread_products.ring(self, op)
-
-    def slot(self, ring: Any, index: V) -> Any:
-        return thread_products.slot(self, ring, index)
-
-    def copy(self, op: Op, pointers: Any, ring: Any, slot: V, guard: V, mask: Any) -> None:
-        thread_products.copy(self, op, pointers, ring, slot, guard, mask)
-
-    def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
-        return thread_products.product(self, op, a, b, acc)
 
     def tile(self, layout: Layout, registers: Sequence[V]) -> Held:
         """A tile in registers."""

@@ -1,0 +1,119 @@
+"""Which loops can be pipelined: those whose tiles go from global memory straight to shared memory, for products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gristmill.compiler.ir import For, Function, Op, Value, uses
+from gristmill.compiler.op import ROWS
+
+COPY_BYTES = (4, 8, 16)
+
+
+@dataclass
+class Plan:
+    """A loop, its loads that go to shared memory, and what leads to their addresses: ops, and places carried round."""
+
+    loop: For
+    loads: list[tuple[Op, Op]]  # and the ops that share them
+    ahead: list[Op]
+    carried: list[int]
+    stages: int
+
+    @property
+    def stage_bytes(self) -> int:
+        """Of the loads of a step."""
+        return sum(load.results[0].type.elements * load.results[0].type.dtype.itemsize for load, _ in self.loads)
+
+    def open_sums(self) -> list[int]:
+        """Places in what the loop carries of sums to which warpgroups' products are added in each step, and no more.
+
+        None are found if there are other products beside them.
+        """
+        body = self.loop.body
+        counts = uses(body)
+        products = [s for s in body.statements if isinstance(s, Op) and s.attributes.get("by_groups")]
+        found = []
+        for op in products:
+            own = op.operands[-1]
+            place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
+            is_alone = place >= 0 and body.arguments[1 + place] is own and counts[own] == counts[op.results[0]] == 1
+            found += [place] if is_alone else []
+        return found if len(found) == len(products) else []
+
+
+def plan_of(loop: For, function: Function) -> Plan | None:
+    """How a loop can be pipelined; None if it cannot."""
+    if not all(isinstance(s, Op) for s in loop.body.statements):
+        return None
+    made = {v: s for s in loop.body.statements if isinstance(s, Op) for v in s.results}
+    counts = uses(function.body)
+    loads: list[tuple[Op, Op]] = []
+    for op in loop.body.statements:
+        if isinstance(op, Op) and "is_turned" in op.attributes:
+            source = made.get(op.operands[0])
+            if source is not None and _can_copy(source, made) and counts[source.results[0]] == 1:
+                loads.append((source, op))
+    slices = {load: _ahead(load.operands[:2], loop, made) for load, _ in loads}
+    loads = [(load, share) for load, share in loads if slices[load] is not None]
+    stages = _stages(loop, loads, function)
+    if not loads or stages < 2:
+        return None
+    needed = set().union(*(slices[load] for load, _ in loads))  # type: ignore[arg-type]
+    ahead = [s for s in loop.body.statements if isinstance(s, Op) and needed & set(s.results)]
+    carried = [i for i, v in enumerate(loop.body.arguments[1:]) if v in needed]
+    return Plan(loop, loads, ahead, carried, stages)
+
+
+def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
+    """As many as the loop or the kernel asks for, fewer where they do not fit."""
+    size = sum(load.results[0].type.elements * load.results[0].type.dtype.itemsize for load, _ in loads)
+    asked = loop.attributes.get("num_stages") or function.num_stages
+    return min(asked, function.shared_bytes // size) if size else 0
+
+
+def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
+    """Whether a load is one of words side by side that come as they are, or as 0."""
+    if load.row.effect != "read" or load.attributes.get("volatile") or not load.operands[0].type.shape:
+        return False
+    dtype = load.results[0].type.dtype
+    size = load.attributes.get("width", 1) * dtype.itemsize
+    return size in COPY_BYTES and all(_is_zero(value, made) for value in load.operands[2:])
+
+
+def _is_zero(value: Value, made: dict[Value, Op]) -> bool:
+    op = made.get(value)
+    if op is not None and op.row.is_view:
+        return _is_zero(op.operands[0], made)
+    return op is not None and op.attributes.get("value") == 0
+
+
+def _ahead(values: list[Value], loop: For, made: dict[Value, Op]) -> set[Value] | None:
+    """What the values follow from inside the loop, round it too; None where that is more than arithmetic."""
+    found: set[Value] = set()
+    pending, carried = list(values), loop.body.arguments[1:]
+    while pending:
+        value = pending.pop()
+        if value in found:
+            continue
+        if value in carried:
+            pending.append(loop.body.yields[carried.index(value)])
+        elif value in made:
+            op = made[value]
+            if op.row.effect or op.blocks or not (op.row.is_elementwise or op.row.is_view or op.row.is_cheap):
+                return None
+            pending += op.operands
+        else:
+            continue
+        found.add(value)
+    return found
+
+
+def settled(loop: For, place: int) -> Op:
+    """Leave the sums at a place open in the loop; returns the op that waits for them behind it."""
+    product = next(s for s in loop.body.statements if loop.body.yields[place] in s.results)
+    assert isinstance(product, Op)
+    product.attributes["is_open"] = True
+    result = loop.results[place]
+    loop.results[place] = Value(result.type, result.name)
+    return Op(ROWS["settle"], [loop.results[place]], {}, [result], loop.position)

@@ -1,0 +1,210 @@
+"""Give copies to warps of their own: they run ahead of those that multiply, as far as the ring has free slots.
+
+The program is there twice. The producers' copy keeps what leads to the addresses: loops, branches and arithmetic. The
+consumers' copy waits for each slot instead of loading. A pipe counts: a slot is full when all producers' copies have
+come, and empty again when every consumer warp has read it. Slots go on from loop to loop, so that producers fetch what
+the next tile needs while consumers store the last one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Tile, Value, While, clone_block, walk
+from gristmill.compiler.op import ROWS, Builder, building, emit
+from gristmill.compiler.passes import carried, layout
+from gristmill.compiler.passes.plan import Plan, plan_of, settled
+from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.language import elementwise as ew
+from gristmill.language.types import constant
+
+PRODUCER_WARPS = 4
+CONSUMER_WARPS = (4, 8)
+LEFT_BYTES = 20480  # for what consumers exchange
+LEAST_STAGES = 3
+
+
+def split(function: Function) -> bool:
+    """Split the function if all its pipelined loops multiply by warpgroups; whether it was done."""
+    plans = _plans(function)
+    if not plans or not function.has_groups or function.num_warps not in CONSUMER_WARPS:
+        return False
+    room = function.shared_bytes - LEFT_BYTES
+    needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
+    for plan in plans:
+        plan.stages = min(*(p.stages for p in plans), room // needed)
+    if any(plan.stages < LEAST_STAGES or not plan.open_sums() or _keeps_more(plan) for plan in plans):
+        return False
+    common = Block()
+    known = {shape: _ring(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
+    rings = [known[_shape(plan)] for plan in plans]
+    producer = _producer(function, plans, rings)
+    if producer is None:
+        return False
+    for plan, (pipe, slots) in zip(plans, rings, strict=True):
+        _consume(function.body, plan, pipe, slots)
+    function.common, function.producer = common, producer.body
+    function.producer_warps = producer.num_warps
+    function.layouts |= producer.layouts
+    return True
+
+
+def _plans(function: Function) -> list[Plan]:
+    loops = [s for s in walk(function.body) if isinstance(s, For)]
+    return [plan for loop in loops if (plan := plan_of(loop, function)) is not None]
+
+
+def _keeps_more(plan: Plan) -> bool:
+    """Whether the loop shares more than what it loads."""
+    kept = [s for s in plan.loop.body.statements if isinstance(s, Op) and s.row.is_kept]
+    return len(kept) != len(plan.loads)
+
+
+def _shape(plan: Plan) -> tuple[Any, ...]:
+    """What loops must have in common to share a ring."""
+    return tuple((load.results[0].type, share.attributes["is_turned"]) for load, share in plan.loads)
+
+
+def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
+    with building(Builder(common)):
+        tiles = [(Tile(load.results[0].type.dtype, load.results[0].type.shape), share) for load, share in plan.loads]
+        slots = [ROWS["ring"](plan.stages, tile, share.attributes["is_turned"]) for tile, share in tiles]
+        return ROWS["pipe"](plan.stages), slots
+
+
+# ---- consumers -----------------------------------------------------------------------------------------------------
+
+
+def _consume(body: Block, plan: Plan, pipe: Value, rings: list[Value]) -> None:
+    """Let the loop take its tiles from the ring; the slot before is free when the next product is on its way."""
+    loop, block, sums = plan.loop, Block(plan.loop.body.arguments, yields=plan.loop.body.yields), plan.open_sums()
+    gone = {op for pair in plan.loads for op in pair}
+    with building(Builder(block)) as builder:
+        builder.position = loop.position
+        index = ROWS["take"](pipe)
+        views = {s.results[0]: ROWS["slot"](ring, index) for (_, s), ring in zip(plan.loads, rings, strict=True)}
+        for statement in loop.body.statements:
+            if statement not in gone:
+                statement.operands[:] = [views.get(v, v) for v in statement.operands]
+                block.statements.append(statement)
+        ROWS["release"](pipe, ew.ne(loop.body.arguments[0], loop.operands[0]))
+        ROWS["next_slot"](pipe)
+    loop.body = block
+    behind = Block(statements=[settled(loop, place) for place in sums])
+    with building(Builder(behind)) as builder:
+        builder.position = loop.position
+        ROWS["release"](pipe, ew.lt(loop.operands[0], loop.operands[1]))
+    _insert_behind(body, loop, behind.statements)
+
+
+def _insert_behind(block: Block, loop: For, statements: list[Statement]) -> None:
+    if loop in block.statements:
+        place = block.statements.index(loop) + 1
+        block.statements[place:place] = statements
+        return
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _insert_behind(inner, loop, statements)
+
+
+# ---- producers -----------------------------------------------------------------------------------------------------
+
+
+def _producer(function: Function, plans: list[Plan], rings: list[tuple[Value, list[Value]]]) -> Function | None:
+    """The producers' program; None if it would need what only consumers know, or threads to exchange numbers."""
+    body = clone_block(Block(statements=function.body.statements), {})
+    body.arguments = function.body.arguments
+    copies = dict(zip(walk(function.body), walk(body), strict=True))
+    for plan, (pipe, slots) in zip(plans, rings, strict=True):
+        _produce(plan, copies, pipe, slots)
+    _drop_effects(body)
+    producer = Function(function.name, body, PRODUCER_WARPS, facts=function.facts, constancy=function.constancy)
+    drop_unused(producer)
+    carried.run(producer)
+    drop_unused(producer)
+    if not all(_is_simple(s) for s in walk(body)):
+        return None
+    layout.run(producer)
+    return producer if all(_is_simple(s) for s in walk(body)) else None
+
+
+def _produce(plan: Plan, copies: dict[Statement, Statement], pipe: Value, rings: list[Value]) -> None:
+    """Turn the copied loop into one that fills slots, whose sums stay what they are."""
+    loop = copies[plan.loop]
+    made = {value: statement for statement in copies.values() for value in statement.results}
+    assert isinstance(loop, For)
+    block = Block(loop.body.arguments)
+    loads = {copies[share]: (copies[load], ring) for (load, share), ring in zip(plan.loads, rings, strict=True)}
+    same: dict[Value, Value] = {}
+    with building(Builder(block)) as builder:
+        builder.position = loop.position
+        index, always = ROWS["acquire"](pipe), constant(True, dt.bool_)
+        for statement in loop.body.statements:
+            statement.operands[:] = [same.get(v, v) for v in statement.operands]
+            if statement in loads:
+                load, ring = loads[statement]
+                pointers, *mask = load.operands[:2]
+                ROWS["copy"](_rebased(pointers, made), ring, index, always, *mask, **load.attributes)
+            elif isinstance(statement, Op) and statement.row.anchor_layout:
+                same[statement.results[0]] = statement.operands[-1]
+            else:
+                block.statements.append(statement)
+        ROWS["publish"](pipe)
+    block.yields = [same.get(v, v) for v in loop.body.yields]
+    loop.body = block
+
+
+def _rebased(pointers: Value, made: dict[Value, Statement]) -> Value:
+    """The same addresses as one pointer and offsets, which take half the registers while they have 32 bits."""
+    found = _base_and_offsets(pointers, made)
+    if found is None:
+        return pointers
+    base, offsets = found
+    dtype = base.type.dtype
+    return emit("offset", offsets.type.with_dtype(dtype), emit("splat", offsets.type.with_dtype(dtype), base), offsets)
+
+
+def _base_and_offsets(pointers: Value, made: dict[Value, Statement]) -> tuple[Value, Value] | None:
+    """A scalar pointer and the offsets from it; None where they are more, or other, than 32-bit offsets."""
+    op = made.get(pointers)
+    if not isinstance(op, Op):
+        return None
+    if op.row.is_address and op.operands[-1].type.dtype == dt.i32:
+        own, before = op.operands[-1], op.operands[0]
+        found = _base_and_offsets(before, made)
+        if found is None and _is_uniform(before, made) is not None:
+            return _is_uniform(before, made), own  # type: ignore[return-value]
+        return None if found is None else (found[0], ew.add(found[1], own))
+    if op.row.is_view and len(op.operands) == 1 and op.operands[0].type.shape:
+        found = _base_and_offsets(op.operands[0], made)
+        if found is not None:
+            kind = op.results[0].type.with_dtype(dt.i32)
+            return found[0], emit(op.name, kind, found[1], **op.attributes)
+    return None
+
+
+def _is_uniform(pointers: Value, made: dict[Value, Statement]) -> Value | None:
+    """The scalar that a tile repeats."""
+    op = made.get(pointers)
+    if isinstance(op, Op) and op.row.is_view and op.operands[0].type.is_scalar:
+        return op.operands[0]
+    return None
+
+
+def _drop_effects(block: Block) -> None:
+    """Leave what the program does beside filling slots to the consumers."""
+    kept = [s for s in block.statements if not (isinstance(s, Op) and s.row.is_lasting and not s.row.fills_shared)]
+    block.statements[:] = kept
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _drop_effects(inner)
+
+
+def _is_simple(statement: Statement) -> bool:
+    """Whether threads can compute it each by itself."""
+    if isinstance(statement, (For, If, While)):
+        return True
+    row = statement.row
+    is_read = row.effect == "read" and not row.fills_shared and statement.operands[0].type.is_scalar
+    return row.is_elementwise or row.is_view or row.is_cheap or row.fills_shared or is_read

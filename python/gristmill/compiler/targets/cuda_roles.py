@@ -1,0 +1,141 @@
+"""Warps with roles on CUDA: where their programs part, and the barriers by which they pass slots to each other.
+
+Each role keeps the number of its slot and the parity of its round in memory of its own, which becomes registers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill import dtypes as dt
+from gristmill.compiler.machine import V
+
+CONSUMERS = 1  # the barrier that only they pass
+WAIT = (
+    "{ .reg .pred p; again${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; "
+    "@p bra come${:uid}; bra again${:uid}; come${:uid}: }"
+)
+INIT = "{ .reg .pred p; setp.eq.u32 p, $0, 0; @p mbarrier.init.shared::cta.b64 [$1], $2; }"
+ARRIVE = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
+COPIES_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
+FENCE = "fence.mbarrier_init.release.cluster;"
+# Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
+# consumers than that would wait for ever; fewer for producers, and addresses spill.
+REGISTERS = (104, 200)
+
+
+@dataclass
+class State:
+    """Where a role keeps its slot and the parity of its round."""
+
+    slot: str
+    parity: str
+
+
+def text(m: Any, values: dict[Any, Any]) -> None:
+    """Emit both programs."""
+    function = m.function
+    m.run(function.common, values)
+    assembly(m, FENCE)
+    m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+    m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
+    labels = [m.new_label(name) for name in ("producers", "consumers", "done")]
+    first = m.constant(dt.i32, function.num_warps)
+    is_producer = m.compare(">=", m.uniform_warp(), first)
+    m.say(f"br i1 {is_producer.text}, label %{labels[0]}, label %{labels[1]}")
+    for label, program, change, registers in zip(
+        labels, (function.producer, function.body), ("dec", "inc"), REGISTERS, strict=False
+    ):
+        m.begin_label(label)
+        if function.num_warps == 8:
+            assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {registers};")
+        m.run(program, dict(values))
+        m.say(f"br label %{labels[2]}")
+    m.begin_label(labels[2])
+
+
+def begin(m: Any, pipe: Any) -> Any:
+    """Make a pipe's barriers ready, and a state for each role."""
+    counts = (32 * m.function.producer_warps, m.num_warps)
+    thread = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in range(5)], (), dt.i32)
+    for i in range(2 * pipe.stages):
+        assembly(
+            m, INIT, thread, _barrier(m, pipe, m.constant(dt.i32, i)), m.constant(dt.i32, counts[i // pipe.stages])
+        )
+    pipe.state = {}
+    for role, parity in (("producers", 1), ("consumers", 0)):
+        names = State(m.fresh(), m.fresh())
+        with m.in_prologue():
+            for name, number in ((names.slot, 0), (names.parity, parity)):
+                m.say(f"{name} = alloca i32")
+                m.say(f"store i32 {number}, ptr {name}")
+        pipe.state[role] = names
+    return pipe
+
+
+def take(m: Any, pipe: Any) -> V:
+    """Wait for a full slot; what cp.async wrote is then shown to the tensor cores."""
+    state = pipe.state["consumers"]
+    slot = _load(m, state.slot)
+    assembly(m, WAIT, _barrier(m, pipe, slot), _load(m, state.parity))
+    m.show_tensor_cores()
+    return slot
+
+
+def release(m: Any, pipe: Any, guard: V) -> None:
+    """One thread of each consumer warp arrives."""
+    slot, last = _load(m, pipe.state["consumers"].slot), m.constant(dt.i32, pipe.stages - 1)
+    before = m.select(_is(m, slot, 0), last, m.subtract(slot, m.constant(dt.i32, 1)))
+    is_first_lane = m.is_thread(range(5), (), ())
+    place = m.add(before, m.constant(dt.i32, pipe.stages))
+    assembly(m, ARRIVE, _barrier(m, pipe, place), m.bit_and(is_first_lane, guard))
+
+
+def next_slot(m: Any, pipe: Any, role: str = "consumers") -> None:
+    """The next slot; behind the last the first, with the other parity."""
+    state = pipe.state[role]
+    slot, parity, one = _load(m, state.slot), _load(m, state.parity), m.constant(dt.i32, 1)
+    is_last = _is(m, slot, pipe.stages - 1)
+    _store(m, state.slot, m.select(is_last, m.constant(dt.i32, 0), m.add(slot, one)))
+    _store(m, state.parity, m.bit_xor(parity, m.select(is_last, one, m.constant(dt.i32, 0))))
+
+
+def acquire(m: Any, pipe: Any) -> V:
+    """Wait for an empty slot; in the first round all are."""
+    state = pipe.state["producers"]
+    slot = _load(m, state.slot)
+    place = m.add(slot, m.constant(dt.i32, pipe.stages))
+    assembly(m, WAIT, _barrier(m, pipe, place), _load(m, state.parity))
+    return slot
+
+
+def publish(m: Any, pipe: Any) -> None:
+    """Each thread arrives when its copies have come."""
+    assembly(m, COPIES_ARRIVE, _barrier(m, pipe, _load(m, pipe.state["producers"].slot)))
+    next_slot(m, pipe, "producers")
+
+
+def _barrier(m: Any, pipe: Any, index: V) -> V:
+    start = m.emit(f"ptrtoint ptr addrspace(3) {pipe.memory.text} to i32", dt.i32)
+    return m.add(start, m.multiply(index, m.constant(dt.i32, 8)))
+
+
+def _is(m: Any, x: V, number: int) -> V:
+    return m.compare("==", x, m.constant(dt.i32, number))
+
+
+def _load(m: Any, name: str) -> V:
+    return m.emit(f"load i32, ptr {name}", dt.i32)
+
+
+def _store(m: Any, name: str, x: V) -> None:
+    m.say(f"store {m.typed(x)}, ptr {name}")
+
+
+def assembly(m: Any, text: str, *operands: V) -> None:
+    """Emit PTX that all threads come to, and that memory accesses do not pass."""
+    letters = ["b" if x.dtype == dt.bool_ else "r" for x in operands]
+    constraints = ",".join([*letters, "~{memory}"])
+    arguments = ", ".join(map(m.typed, operands))
+    m.say(f'call void asm sideeffect "{text}", "{constraints}"({arguments}) convergent nounwind')

@@ -1,0 +1,99 @@
+"""The words of machines with tensor cores: matrix loads and products, copies ahead, and pipes between roles."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.compiler.ir import Op
+from gristmill.compiler.layout import Layout
+from gristmill.compiler.machine import Machine, V
+from gristmill.compiler.targets import thread_products
+from gristmill.compiler.tensor import Unit
+from gristmill.dtypes import Dtype
+
+
+class TensorMachine(Machine):
+    """Composes products from words; subclasses supply them."""
+
+    @abstractmethod
+    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
+        """Begin to copy `width` elements from global memory if `guard` holds; zeros if `mask` does not."""
+
+    @abstractmethod
+    def commit_copies(self) -> None:
+        """End a group of the thread's copies."""
+
+    @abstractmethod
+    def wait_for_copies(self, pending: int) -> None:
+        """Wait until all of the thread's groups but the last `pending` have come."""
+
+    @abstractmethod
+    def take(self, pipe: Any) -> V:
+        """Wait until the consumers' slot is full; returns its number."""
+
+    @abstractmethod
+    def release(self, pipe: Any, guard: V) -> None:
+        """The slot before the consumers' is read, if `guard` holds."""
+
+    @abstractmethod
+    def next_slot(self, pipe: Any) -> None:
+        """Go on to the consumers' next slot."""
+
+    @abstractmethod
+    def acquire(self, pipe: Any) -> V:
+        """Wait until the producers' slot is empty; returns its number."""
+
+    @abstractmethod
+    def publish(self, pipe: Any) -> None:
+        """The slot is full when the copies begun so far have come; go on to the producers' next one."""
+
+    @abstractmethod
+    def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
+        """Read 1, 2 or 4 matrices of 8 rows of 16 bytes, whose places the warp's lanes give in turn, a word of each.
+
+        Lane i gets word i % 4 of row i // 4; if the matrix `is_turned`, the halves in column i // 4 of two rows.
+        """
+
+    @abstractmethod
+    def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
+        """One instruction of a tensor core by each warp: sums + a @ b, in the unit's layouts."""
+
+    @abstractmethod
+    def show_tensor_cores(self) -> None:
+        """Let warpgroups' products see what the thread wrote to shared memory, behind the next barrier."""
+
+    @abstractmethod
+    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+        """sums + a @ b of tiles in shared memory, by warpgroups; `is_open`: it may go on behind this."""
+
+    @abstractmethod
+    def settle_products(self, sums: list[V]) -> list[V]:
+        """Wait for products that are open; these are their sums."""
+
+    @abstractmethod
+    def round_tf32(self, x: V) -> V:
+        """The nearest f32 whose mantissa has 10 bits."""
+
+    @abstractmethod
+    def join_elements(self, elements: Sequence[V]) -> V:
+        """Elements side by side in a word; one of 32 bits or more is a word."""
+
+    def share(self, op: Op, tile: Any) -> Any:
+        return thread_products.share(self, op, tile)
+
+    def ring(self, op: Op) -> Any:
+        return thread_products.ring(self, op)
+
+    def pipe(self, op: Op) -> Any:
+        return thread_products.pipe(self, op)
+
+    def slot(self, ring: Any, index: V) -> Any:
+        return thread_products.slot(self, ring, index)
+
+    def copy(self, op: Op, pointers: Any, ring: Any, slot: V, guard: V, mask: Any) -> None:
+        thread_products.copy(self, op, pointers, ring, slot, guard, mask)
+
+    def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
+        return thread_products.product(self, op, a, b, acc)

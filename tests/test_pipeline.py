@@ -1,0 +1,222 @@
+"""Loops that copy ahead, and warps with roles: values at any number of stages and steps, and what mistakes lead to."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from gristmill.compiler.compile import compile_variants
+from gristmill.compiler.ir import For, Op, walk
+from gristmill.compiler.prepare import prepare
+from gristmill.compiler.simt.machine import SimtMachine
+from gristmill.compiler.simt.run import run_simulated
+from gristmill.compiler.targets import TARGETS
+from gristmill.errors import SimulationError
+from gristmill.specialisation import VARIANTS
+from machines import kernel_of, on_each_machine
+from test_tensor import PLAIN, TURNED, kernel_for, run_product
+
+TARGET_NAMES = ["sm_80", "sm_90a"]
+SQUARE = "tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]"
+
+
+def prepared(kernel, target: str = "sm_90a", variant: int = 0):
+    return prepare(kernel, kernel.specialisations()[0], VARIANTS[variant], TARGETS[target], lambda stage, thing: None)[
+        0
+    ]
+
+
+def ops(function, *names: str) -> list[Op]:
+    found = [s for program in function.programs for s in walk(program) if isinstance(s, Op)]
+    return [op for op in found if op.name in names]
+
+
+@pytest.mark.parametrize("target", TARGET_NAMES)
+@pytest.mark.parametrize("stages", [1, 2, 3, 4])
+@pytest.mark.parametrize("depth", [32, 64, 96, 320])
+def test_any_number_of_stages_and_steps_gives_the_product(target, stages, depth):
+    kernel = kernel_for(stages=stages)
+    c, want = run_product(lambda *a: run_simulated(*a, target=target), kernel, "f16", (64, 64, depth))
+    assert (c == want).all()
+
+
+PERSISTENT = """
+@gm.kernel(grid=2, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], c: gm.ptr[gm.f32], n: gm.shape["c", 1], depth: gm.shape["a", 1]):
+    steps, columns = tl.arange(0, 32), tl.arange(0, 64)
+    for tile in range(tl.program_id(0), n // 64, tl.num_programs(0)):
+        acc = tl.zeros((64, 64), tl.float32)
+        for start in range(0, depth, 32):
+            x = tl.load(a + tl.arange(0, 64)[:, None] * depth + (start + steps)[None, :])
+            y = tl.load(b + (start + steps)[:, None] * n + (tile * 64 + columns)[None, :])
+            acc = tl.dot(x, y, acc)
+        scaled = acc * tl.sum(acc)
+        tl.store(c + tl.arange(0, 64)[:, None] * n + (tile * 64 + columns)[None, :], scaled)
+"""
+
+
+@on_each_machine
+@pytest.mark.parametrize("depth", [32, 160])
+def test_slots_go_on_from_tile_to_tile(run, depth):
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-2, 3, shape).astype("f2") for shape in ((64, depth), (depth, 320)))
+    c = np.zeros((64, 320), "f4")
+    run(kernel_of(PERSISTENT), None, a, b, c)
+    want = a.astype("f8") @ b.astype("f8")
+    for tile in range(5):
+        part = want[:, 64 * tile : 64 * tile + 64]
+        np.testing.assert_allclose(c[:, 64 * tile : 64 * tile + 64], part * part.sum(), rtol=1e-6)
+
+
+CARRIED = """
+@gm.kernel(grid=1, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], c: gm.ptr[gm.f32], depth: gm.shape["a", 1]):
+    steps, columns = tl.arange(0, 32), tl.arange(0, 64)
+    left = a + columns[:, None] * depth + steps[None, :]
+    right = b + steps[:, None] * 64 + columns[None, :]
+    acc = tl.zeros((64, 64), tl.float32)
+    for start in range(0, depth, 32):
+        acc += tl.dot(tl.load(left), tl.load(right))
+        left += 32
+        right += 32 * 64
+    tl.store(c + columns[:, None] * 64 + columns[None, :], acc)
+"""
+
+
+@on_each_machine
+def test_pointers_that_the_loop_carries_run_ahead_of_it(run):
+    a, b = (np.random.default_rng(i).integers(-4, 4, s).astype("f2") for i, s in enumerate(((64, 128), (128, 64))))
+    c = np.zeros((64, 64), "f4")
+    run(kernel_of(CARRIED), None, a, b, c)
+    assert (c == a.astype("f8") @ b.astype("f8")).all()
+
+
+GATHERED = f"""
+@gm.kernel(grid=1, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], order: gm.ptr[gm.i32], c: gm.ptr[gm.f32], n: gm.i32):
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(n):
+        block = tl.load(order + i)
+        x = tl.load(a + block * 4096 + {SQUARE})
+        acc = tl.dot(x, tl.load(b + {SQUARE}), acc)
+    tl.store(c + {SQUARE}, acc)
+"""
+
+
+@on_each_machine
+def test_loads_whose_addresses_are_loaded_are_right(run):
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(-3, 3, (4, 64, 64)).astype("f2"), rng.integers(-3, 3, (64, 64)).astype("f2")
+    order, c = np.array([2, 0, 3], np.int32), np.zeros((64, 64), "f4")
+    run(kernel_of(GATHERED), None, a, b, order, c, n=3)
+    assert (c == a[order].astype("f8").sum(0) @ b.astype("f8")).all()
+
+
+TWO_PRODUCTS = f"""
+@gm.kernel(grid=1, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], c: gm.ptr[gm.f32], n: gm.i32):
+    first, second = tl.zeros((64, 64), tl.float32), tl.zeros((64, 64), tl.float32)
+    for i in range(n):
+        x, y = tl.load(a + i * 4096 + {SQUARE}), tl.load(b + i * 4096 + {SQUARE})
+        first = tl.dot(x, y, first)
+        second = tl.dot(x, tl.trans(y), second) * 0.5
+    tl.store(c + {SQUARE}, first + second)
+"""
+
+
+@on_each_machine
+def test_a_tile_may_be_used_twice_and_sums_between_steps(run):
+    rng = np.random.default_rng(2)
+    a, b = (rng.integers(-3, 3, (4, 64, 64)).astype("f2") for _ in range(2))
+    c, want, half = np.zeros((64, 64), "f4"), np.zeros((64, 64)), np.zeros((64, 64))
+    run(kernel_of(TWO_PRODUCTS), None, a, b, c, n=4)
+    for x, y in zip(a.astype("f8"), b.astype("f8"), strict=True):
+        want, half = want + x @ y, (half + x @ y.T) / 2
+    assert (c == want + half).all()
+
+
+# ---- what becomes of the loop ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [PLAIN, TURNED], ids=["plain", "turned"])
+def test_warps_get_roles_where_warpgroups_multiply(load):
+    kernel = kernel_for(load=load)
+    function = prepared(kernel)
+    assert function.producer_warps == 4 and function.block_threads == 256
+    assert not ops(function, "share", "commit") and len(ops(function, "pipe")) == 1
+    (artifact, *_) = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_90a"])
+    text = artifact.code.decode()
+    assert artifact.threads == 256 and ".reqntid 256" in text
+    assert "wgmma.mma_async" in text and "cp.async.mbarrier.arrive" in text and "mma.sync" not in text
+
+
+def test_without_warpgroups_each_warp_copies_ahead():
+    function = prepared(kernel_for(), "sm_80")
+    assert function.producer is None and function.block_threads == 128
+    assert len(ops(function, "ring")) == 4 and not ops(function, "share")  # two loops: full steps, and the rest
+
+
+def test_both_loops_of_a_product_share_one_ring():
+    function = prepared(kernel_for())
+    loops = [s for s in walk(function.body) if isinstance(s, For)]
+    assert len(loops) == 2 and len(ops(function, "ring")) == 2
+
+
+def test_stages_are_as_many_as_fit():
+    kernel = kernel_for(tile=(128, 128, 64), warps=8, stages=6)
+    sizes = {name: ops(prepared(kernel, name), "ring")[0].results[0].type.shape[0] for name in TARGET_NAMES}
+    assert sizes == {"sm_80": 3, "sm_90a": 6}
+
+
+def test_general_variant_that_cannot_copy_words_loads_and_shares():
+    function = prepared(kernel_for(), variant=1)
+    assert not ops(function, "ring", "pipe") and ops(function, "share")
+
+
+def test_two_warpgroups_divide_the_registers():
+    kernel = kernel_for(tile=(128, 256, 64), warps=8, stages=4)
+    (artifact, *_) = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_90a"])
+    producers, consumers = (
+        int(n) for n in re.findall(r"setmaxnreg\.(?:dec|inc)\.sync\.aligned\.u32 (\d+)", artifact.code.decode())
+    )
+    assert producers % 8 == consumers % 8 == 0
+    assert (168 - producers) >= 2 * (consumers - 168)  # what consumers wait for comes
+
+
+# ---- mistakes that the simulated device finds ------------------------------------------------------------------------
+
+
+def run_with(monkeypatch, **words):
+    for name, word in words.items():
+        monkeypatch.setattr(SimtMachine, name, word)
+    return run_product(run_simulated, kernel_for(), "f16", (64, 64, 320))
+
+
+def test_slots_that_are_never_released_are_waited_for_in_vain(monkeypatch):
+    with pytest.raises(SimulationError, match=r"wait for an? (full|empty) slot that never comes"):
+        run_with(monkeypatch, release=lambda m, pipe, guard: None)
+
+
+def test_copies_that_are_never_published_meet_in_their_slot(monkeypatch):
+    with pytest.raises(SimulationError, match="is copied to again before the last copy has come"):
+        run_with(monkeypatch, publish=lambda m, pipe: None)
+
+
+def test_slots_that_are_released_too_soon_are_found(monkeypatch):
+    released = SimtMachine.release
+
+    def too_soon(m, pipe, guard):
+        pipe.state.released += pipe.state.taken == 0  # one slot more than there is
+        released(m, pipe, guard)
+
+    with pytest.raises(SimulationError, match="a slot is released before it is read"):
+        run_with(monkeypatch, release=too_soon)
+
+
+def test_copies_that_nobody_waits_for_are_found(monkeypatch):
+    monkeypatch.setattr(SimtMachine, "wait_for_copies", lambda m, pending: None)
+    kernel = kernel_for()
+    with pytest.raises(SimulationError, match="is read, but nothing wrote it"):
+        run_product(lambda *a: run_simulated(*a, target="sm_80"), kernel, "f16", (64, 64, 64))

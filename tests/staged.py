@@ -21,7 +21,8 @@ def parameter_names(kernel: Kernel) -> set[str]:
 
 
 KERNELS = shipped_kernels()
-FLAT = [k for k in KERNELS.values() if "n_cols" not in parameter_names(k)]
+STREAMING = [k for k in KERNELS.values() if "BLOCK" in k.constant_names]
+FLAT = [k for k in STREAMING if "n_cols" not in parameter_names(k)]
 ROWS = [k for k in KERNELS.values() if "ONE_PASS" in k.constant_names]
 
 

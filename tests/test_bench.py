@@ -222,6 +222,31 @@ def test_rows_are_held_to_the_copy_and_to_the_best_peer():
     ]
 
 
+def test_products_are_measured_by_their_operations_beside_the_best_peer():
+    names = {"kernel": "matmul", "case": "4096 cubed b.T", "flops": 2 * 4096**3, "error": 0.2}
+    results = [result(gb_s=4000.0, **names), result("torch", 4200.0, **names)]
+    line = "LOW  matmul bf16 4096 cubed b.T: 0.952 of the best peer, torch (bar 0.99)"
+    assert report.verdicts(results) == [line]
+    assert report.verdicts([result(dtype="f32", **names), result("torch", dtype="f32", **names)]) == []
+    page = report.as_markdown(machine.describe("cpu"), results)
+    assert "| matmul | bf16 | 4096 cubed b.T | 1024 | 1075 | 0.952 | 0.20 |" in page
+    assert "copy" not in page
+    assert "1024.0 TFLOP/s  error 0.20" in report.lines(results)
+
+
+def test_products_find_their_operands_in_the_cache_and_have_no_copy(kernels):
+    rows = work.plan(["matmul"], ["bf16"], is_cpu=False)
+    assert {r.case.name for r in rows} >= {"1024 cubed", "8192 cubed b.T", "16 x 8192 x 8192"}
+    assert all(row.is_arithmetic and buffers.set_count(row, 50 << 20) == 2 for row in rows)
+    turned = next(row for row in rows if row.case.turned)
+    row = replace(turned, case=replace(turned.case, shapes={"a": (64, 128), "b": (128, 96), "out": (64, 96)}))
+    row = replace(row, specialisation=row_of(row.spec, "f32"))
+    assert buffers.cpu_arrays(row, 0)["b"].strides == (4, 512)
+    assert check.largest_error(row, buffers.cpu_arrays(row, 0), lambda: None) == math.inf
+    results = arena(numpy_peers).measure(row, ONCE)
+    assert [(r.contestant, r.note, r.flops) for r in results] == [(n, "", 1_572_864) for n in ("gristmill", "numpy")]
+
+
 def test_odd_lengths_are_held_to_even_ones():
     names = {"kernel": "silu_forward", "dtype": "f32"}
     results = [result(case="128", gb_s=4000.0, **names), result(case="127", gb_s=3700.0, **names)]

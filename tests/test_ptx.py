@@ -94,6 +94,8 @@ def allowed_bytes(entry: Entry) -> float:
     constants = dict(entry.specialisation.constants)
     if constants.get("BLOCK", 0) > MAX_ROW or not constants.get("ONE_PASS", True):
         return float("inf")
+    if "BLOCK_N" in constants and not entry.variant.is_aligned:
+        return float("inf")  # what is not aligned goes to shared memory through registers
     return max(LOCAL_BYTES.get(d.name, 0) for _, d in entry.specialisation.dtypes)
 
 

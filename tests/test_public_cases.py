@@ -13,6 +13,7 @@ import pytest
 import public_folds  # noqa: F401  (registers what runs its cases)
 from gristmill import dtypes as dt
 from gristmill.errors import GristmillError
+from gristmill.language.arrays import dt_numpy
 from machines import RUNNERS as RUN_ON
 from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
 from public_runs import RUNNERS, padded, runs
@@ -33,7 +34,7 @@ LANGUAGE: dict[str, str] = {}  # operations that the language lacks
 KERNELS = {
     "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
     "R25": "softplus", "R33": "bce_with_logits", "R34": "bce_with_logits", "R36": "kl_div", "R62": "rms_norm_backward",
-    "R66": "matmul", "R68": "matmul", "R70": "matmul", "R84": "cross_entropy", "R86": "adam_step",
+    "R84": "cross_entropy", "R86": "adam_step",
     "R90": "batch_norm", "R92": "max_pool1d", "R94": "reflection_pad", "R96": "embedding", "R98": "rope",
     "R99": "layer_norm_backward", "R101": "attention", "R103": "attention",
 }  # fmt: skip
@@ -145,6 +146,21 @@ def add_of_views_inside_a_buffer(run, d):
     return {"x2": call(run, "vector_add", d["x"], d["x"]), "h2": call(run, "vector_add", d["h"], d["h"])}
 
 
+@runs("R66")
+def product_of_views_inside_buffers(run, d):
+    c = np.full((33, 31), np.nan, np.float16)
+    run(shipped_kernels()["matmul"], None, d["a"], d["b"], c)
+    return {"c": c}
+
+
+@runs("R68")
+def products_without_depth_or_rows(run, d):
+    ab, cd = np.full((5, 7), np.nan, np.float32), np.full((0, 3), np.nan, np.float32)
+    run(shipped_kernels()["matmul"], None, d["a"], d["b"], ab)
+    run(shipped_kernels()["matmul"], None, d["c"], d["d"], cd)
+    return {"ab": ab, "cd": cd}
+
+
 @runs("R74")
 def layer_norm_of_wide_rows(run, d):
     return {name: layer_norm(run, x, d["eps"], d["bias"]) for name, x in (("y", d["x"]), ("y1", d["one"]))}
@@ -246,6 +262,27 @@ def sum_of_strided_rows(run, d):
     s = np.zeros(6, np.float32)
     run(kernel_of(source), None, d["x"], s)
     return {"s": s}
+
+
+@runs("R70")
+def product_of_8_bit_floats(run, d):
+    source = """
+    @gm.kernel(grid=1, num_warps=4)
+    def k(a: gm.ptr[gm.f8e4m3], b: gm.ptr[gm.f8e4m3], c: gm.ptr[gm.f32], m: gm.shape["a", 0], n: gm.shape["b", 1],
+          depth: gm.shape["a", 1], a_row: gm.stride["a", 0], b_row: gm.stride["b", 0]):
+        i, j = tl.arange(0, 16)[:, None], tl.arange(0, 16)[None, :]
+        sums = tl.zeros((16, 16), tl.float32)
+        for start in range(0, depth, 32):
+            steps = start + tl.arange(0, 32)
+            x = tl.load(a + i * a_row + steps[None, :], mask=(i < m) & (steps[None, :] < depth))
+            y = tl.load(b + steps[:, None] * b_row + j, mask=(steps[:, None] < depth) & (j < n))
+            sums = tl.dot(x, y, sums)
+        tl.store(c + i * n + j, sums, mask=(i < m) & (j < n))
+    """
+    c = np.full((10, 6), np.nan, np.float32)
+    a, b = (d[name].view(dt_numpy(dt.f8e4m3)) for name in ("a_e4m3", "b_e4m3"))
+    run(kernel_of(source), None, a, b, c)
+    return {"c": c}
 
 
 @runs("R79")

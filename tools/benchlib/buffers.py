@@ -16,7 +16,9 @@ CACHES = 4
 
 
 def set_count(work: Work, cache_bytes: int) -> int:
-    """Return how many sets of buffers to take turns with."""
+    """Return how many sets of buffers to take turns with; arithmetic may find its data in the cache."""
+    if work.is_arithmetic:
+        return 2
     return max(2, math.ceil(CACHES * cache_bytes / max(work.bytes, 1)))
 
 
@@ -31,7 +33,8 @@ def cpu_arrays(work: Work, seed: int) -> Arrays:
 
     random = np.random.default_rng(seed)
     arrays: dict[str, Any] = {}
-    for name, shape in work.case.shapes.items():
+    for name in work.case.shapes:
+        shape = work.case.stored(name)
         dtype = dt_numpy(next(d for d in _dtypes(work) if d.name == work.dtype_of(name)))
         if name in work.spec.outputs:
             arrays[name] = np.full(shape, 77, dtype)
@@ -39,7 +42,12 @@ def cpu_arrays(work: Work, seed: int) -> Arrays:
         values = random.standard_normal(shape, np.float32) * np.float32(scale_of(work))
         low, high = work.case.ranges.get(name, (-math.inf, math.inf))
         arrays[name] = np.clip(values, low, high).astype(dtype)
-    return arrays
+    return turned(work, arrays)
+
+
+def turned(work: Work, arrays: dict[str, Any]) -> Arrays:
+    """Return the arrays, those transposed that the case has as transposes."""
+    return {name: array.T if name in work.case.turned else array for name, array in arrays.items()}
 
 
 def _dtypes(work: Work) -> list[Any]:
@@ -63,7 +71,8 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
 
     generator = torch.Generator(device).manual_seed(seed)
     arrays: dict[str, Any] = {}
-    for name, shape in work.case.shapes.items():
+    for name in work.case.shapes:
+        shape = work.case.stored(name)
         dtype = torch_dtype(work.dtype_of(name))
         if name in work.spec.outputs:
             arrays[name] = poison(torch.empty(shape, dtype=dtype, device=device))
@@ -73,7 +82,7 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
             arrays[name] = tensor.clamp_(*work.case.ranges[name]) if name in work.case.ranges else tensor
         else:
             arrays[name] = torch.randint(-100, 100, shape, device=device, generator=generator).to(dtype)
-    return arrays
+    return turned(work, arrays)
 
 
 def poison(tensor: Any) -> Any:

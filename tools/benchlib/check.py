@@ -69,10 +69,11 @@ def _size(shape: tuple[int, ...]) -> int:
 
 def _part_error(work: Work, arrays: Arrays, part: slice) -> float:
     rank = max(len(shape) for shape in work.case.shapes.values())
-    cut = {
-        name: to_numpy(array[part] if name in work.spec.outputs or array.ndim == rank else array, work.dtype_of(name))
+    is_cut = {
+        name: name in work.spec.outputs or (array.ndim == rank and name not in work.spec.whole)
         for name, array in arrays.items()
     }
+    cut = {name: to_numpy(a[part] if is_cut[name] else a, work.dtype_of(name)) for name, a in arrays.items()}
     arguments = cut | work.case.scalars
     return max(work.spec.errors(arguments, work.spec.expected(arguments)).values())
 

@@ -11,6 +11,7 @@ Times kernels on their bench cases beside torch, Triton and NumPy, in shuffled r
 
   tools/bench                              all kernels, bf16 and f32, on CUDA where there is a device
   tools/bench softmax_forward --sweep      every specialisation that fits a case: which configuration is best
+  tools/bench matmul --dtypes f16,bf16     products, in TFLOP/s beside torch's (cuBLAS)
   tools/bench --device cpu                 one CPU thread, f32, 4096 x 4096, beside NumPy
   tools/bench launch                       the cost of a call, beside a C loop around cuLaunchKernel
   tools/bench start                        time to import the kernels and to the first result in a new process

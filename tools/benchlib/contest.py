@@ -58,7 +58,7 @@ class Arena:
         for peers in () if is_sweep else self.peers:
             by_set = [peers(work, a) for a in sets]
             found += [Contestant(name, [calls[name] for calls in by_set]) for name in by_set[0]]
-        return [*found, self.copy(work)]
+        return found if work.is_arithmetic else [*found, self.copy(work)]
 
     def _warm_up(self, contestant: Contestant) -> str:
         """Call each once; return what went wrong."""
@@ -109,6 +109,7 @@ class Arena:
             size / median / 1e3,
             error=error,
             note=note,
+            flops=work.flops if work.is_arithmetic else 0,
         )
 
     def _failed(self, work: Work, name: str, text: str) -> Result:

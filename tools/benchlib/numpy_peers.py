@@ -44,6 +44,8 @@ OPERATIONS: dict[str, Callable[[Arrays], Call]] = {
     "softmax_forward": lambda a: lambda: softmax(a["x"]),
     "layer_norm_forward": lambda a: lambda: layer_norm(a["x"], a["weight"], a["bias"]),
     "rms_norm_forward": lambda a: lambda: rms_norm(a["x"], a["weight"]),
+    "matmul": lambda a: lambda: np.matmul(a["a"], a["b"], out=a["out"]),
+    "linear": lambda a: lambda: a["x"] @ a["w"].T + a["bias"],
     "row_sum": lambda a: lambda: np.sum(a["x"], -1, out=a["out"]),
 }
 

@@ -18,6 +18,18 @@ ROWS = ("softmax_forward", "layer_norm_forward", "rms_norm_forward")
 STREAMING_SHARE = 0.95
 ROW_SHARE = 0.88
 CPU_SPEEDUP = 2.0
+PRODUCTS = {
+    "matmul": {
+        "1024 cubed": 1.04,
+        "2048 cubed": 0.99,
+        "4096 cubed": 0.99,
+        "8192 cubed": 1.00,
+        "4096 x 4096 x 1024": 1.03,
+        "16 x 8192 x 8192": 0.98,
+        "1000 cubed": 0.90,
+    },
+}
+"""By kernel and case, f16 and bf16: the share of the best peer's speed that is promised."""
 
 
 def lines(results: Sequence[Result]) -> str:
@@ -33,10 +45,11 @@ def _line(result: Result) -> str:
         return f"{result.contestant:<32} {result.note}"
     wobble = 50 * (result.p90_us - result.p10_us) / result.median_us
     error = "" if result.error is None else f"  error {result.error:.2f}"
-    return (
-        f"{result.contestant:<32} {result.median_us:>10.1f} us ±{wobble:>4.1f}% {result.gb_s:>8.1f} GB/s "
-        f"{result.copy_share:>6.3f} of copy{error}  {result.note}".rstrip()
-    )
+    speed = f"{result.gb_s:>8.1f} GB/s {result.copy_share:>6.3f} of copy"
+    if result.flops:
+        speed = f"{result.tflop_s:>8.1f} TFLOP/s"
+    time = f"{result.median_us:>10.1f} us ±{wobble:>4.1f}%"
+    return f"{result.contestant:<32} {time} {speed}{error}  {result.note}".rstrip()
 
 
 def as_json(facts: dict[str, Any], results: Sequence[Result]) -> str:
@@ -47,19 +60,65 @@ def as_json(facts: dict[str, Any], results: Sequence[Result]) -> str:
 
 def as_markdown(facts: dict[str, Any], results: Sequence[Result]) -> str:
     """Return machine and results as a page for docs/benchmarks/."""
-    names = [n for n in dict.fromkeys(r.contestant for r in results) if n != COPY]
-    header = ["kernel", "dtype", "case", *(f"{name}, GB/s (of copy)" for name in names), "copy", "error"]
-    page = ["# Benchmark", "", *(f"{line}  " for line in machine.text(facts).splitlines()), ""]
-    page += ["Medians; bytes read once and written once; error as a share of the tolerance.", ""]
-    page += [_row(header), _row(["---"] * len(header))]
-    for row in _grouped(results):
-        by_name = {r.contestant: r for r in row}
-        error = next((f"{r.error:.2f}" for r in row if r.error is not None), "")
-        cells = [_cell(by_name.get(name)) for name in names]
-        copy = by_name.get(COPY)
-        page.append(_row([row[0].kernel, row[0].dtype, row[0].case, *cells, f"{copy.gb_s:.0f}" if copy else "", error]))
+    page = ["# Benchmark", "", *(f"{line}  " for line in machine.text(facts).splitlines())]
+    page += _streaming_table([r for r in results if not r.flops])
+    page += _arithmetic_table([r for r in results if r.flops])
     page += ["", *(f"- {line}" for line in verdicts(results))]
     return "\n".join(page) + "\n"
+
+
+def _streaming_table(results: Sequence[Result]) -> list[str]:
+    if not results:
+        return []
+    names = [n for n in dict.fromkeys(r.contestant for r in results) if n != COPY]
+    header = ["kernel", "dtype", "case", *(f"{name}, GB/s (of copy)" for name in names), "copy", "error"]
+    table = ["", "Medians; bytes read once and written once; error as a share of the tolerance.", ""]
+    table += [_row(header), _row(["---"] * len(header))]
+    for row in _grouped(results):
+        by_name = {r.contestant: r for r in row}
+        cells = [_cell(by_name.get(name)) for name in names]
+        copy = by_name.get(COPY)
+        table.append(_row([*_title(row), *cells, f"{copy.gb_s:.0f}" if copy else "", _error(row)]))
+    return table
+
+
+def _arithmetic_table(results: Sequence[Result]) -> list[str]:
+    if not results:
+        return []
+    names = list(dict.fromkeys(r.contestant for r in results))
+    header = ["kernel", "dtype", "case", *(f"{name}, TFLOP/s" for name in names), "of the best peer", "error"]
+    table = ["", "Medians of shuffled rounds; error as a share of the tolerance.", ""]
+    table += [_row(header), _row(["---"] * len(header))]
+    for row in _grouped(results):
+        by_name = {r.contestant: r for r in row}
+        cells = [_speed(by_name.get(name)) for name in names]
+        _, ratio = _best_peer(row)
+        table.append(_row([*_title(row), *cells, f"{ratio:.3f}" if ratio else "", _error(row)]))
+    return table
+
+
+def _title(row: Sequence[Result]) -> list[str]:
+    return [row[0].kernel, row[0].dtype, row[0].case]
+
+
+def _error(row: Sequence[Result]) -> str:
+    return next((f"{r.error:.2f}" for r in row if r.error is not None), "")
+
+
+def _speed(result: Result | None) -> str:
+    if result is None:
+        return ""
+    return "fails" if math.isnan(result.median_us) else f"{result.tflop_s:.0f}"
+
+
+def _best_peer(row: Sequence[Result]) -> tuple[str, float]:
+    """Return the fastest of those who compute the same, and our speed as a share of its; 0 where there is none."""
+    timed = {r.contestant: r for r in row if not math.isnan(r.median_us)}
+    peers = [r for name, r in timed.items() if name not in (OURS, COPY) and "else" not in r.note]
+    if OURS not in timed or not peers:
+        return "", 0.0
+    best = min(peers, key=lambda r: r.median_us)
+    return best.contestant, best.median_us / timed[OURS].median_us
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -95,16 +154,22 @@ def _row_verdicts(row: Sequence[Result]) -> Iterator[str]:
     title = f"{ours.kernel} {ours.dtype} {ours.case}"
     if ours.error is not None and not ours.error <= 1:
         yield f"{title}: WRONG, {ours.error:.2f} of the tolerance"
-    peers = {name: r for name, r in timed.items() if name not in (OURS, COPY) and "else" not in r.note}
+    best, ratio = _best_peer(row)
     if ours.device == "cpu":
         yield from _cpu_verdicts(title, ours, timed.get("numpy"))
     elif ours.kernel in STREAMING:
         yield _verdict(title, "of copy", ours.copy_share, STREAMING_SHARE)
     elif ours.kernel in ROWS:
         yield _verdict(title, "of copy", ours.copy_share, ROW_SHARE)
-        if peers:
-            best = max(peers.values(), key=lambda r: r.gb_s)
-            yield _verdict(title, f"of the best peer, {best.contestant}", ours.gb_s / best.gb_s, 1.0)
+        if ratio:
+            yield _verdict(title, f"of the best peer, {best}", ratio, 1.0)
+    elif ratio and (bar := _product_bar(ours)):
+        yield _verdict(title, f"of the best peer, {best}", ratio, bar)
+
+
+def _product_bar(ours: Result) -> float | None:
+    sizes = ours.case.removesuffix(" b.T")
+    return PRODUCTS.get(ours.kernel, {}).get(sizes) if ours.dtype in ("f16", "bf16") else None
 
 
 def _cpu_verdicts(title: str, ours: Result, numpy: Result | None) -> Iterator[str]:

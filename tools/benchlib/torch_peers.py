@@ -34,6 +34,8 @@ OPERATIONS: dict[str, Callable[[Arrays], Call]] = {
     "softmax_backward": lambda a: lambda: aten._softmax_backward_data(a["dy"], a["y"], -1, a["y"].dtype),
     "layer_norm_forward": lambda a: lambda: F.layer_norm(a["x"], _row(a), a["weight"], a["bias"], 1e-5),
     "rms_norm_forward": lambda a: lambda: F.rms_norm(a["x"], _row(a), a["weight"], 1e-5),
+    "matmul": lambda a: lambda: torch.mm(a["a"], a["b"], out=a["out"]),
+    "linear": lambda a: lambda: F.linear(a["x"], a["w"], a["bias"]),
     "row_sum": lambda a: lambda: torch.sum(a["x"], -1, out=a["out"]),
 }
 

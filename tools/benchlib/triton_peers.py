@@ -98,6 +98,46 @@ def rms_norm_kernel(x, weight, y, columns, eps, BLOCK: tl.constexpr):
     tl.store(y + start + offsets, v * scale * tl.load(weight + offsets, mask=keep).to(tl.float32), mask=keep)
 
 
+MATMUL_TILES = [
+    (128, 256, 64, 8, 3),
+    (128, 128, 64, 4, 4),
+    (128, 128, 32, 4, 4),
+    (64, 128, 64, 4, 4),
+    (64, 64, 64, 4, 4),
+]
+MATMUL_CONFIGS = [
+    triton.Config({"M": m, "N": n, "K": k, "GROUP": 8}, num_warps=warps, num_stages=stages)
+    for m, n, k, warps, stages in MATMUL_TILES
+]
+
+
+@triton.autotune(configs=MATMUL_CONFIGS, key=["m", "n", "depth", "b_row"])
+@triton.jit
+def matmul_kernel(
+    a, b, out, m, n, depth, a_row, a_column, b_row, b_column, out_row,
+    M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(m, M)
+    size = GROUP * tl.cdiv(n, N)
+    first = tl.program_id(0) // size * GROUP
+    height = min(tiles_m - first, GROUP)
+    rows = (first + tl.program_id(0) % size % height) * M + tl.arange(0, M)
+    columns = tl.program_id(0) % size // height * N + tl.arange(0, N)
+    steps = tl.arange(0, K)
+    x_places = a + (rows % m)[:, None] * a_row + steps[None, :] * a_column
+    y_places = b + steps[:, None] * b_row + (columns % n)[None, :] * b_column
+    sums = tl.zeros((M, N), tl.float32)
+    for step in range(tl.cdiv(depth, K)):
+        left = depth - step * K
+        x = tl.load(x_places, mask=steps[None, :] < left, other=0.0)
+        y = tl.load(y_places, mask=steps[:, None] < left, other=0.0)
+        sums = tl.dot(x, y, sums)
+        x_places += K * a_column
+        y_places += K * b_row
+    places = out + rows[:, None] * out_row + columns[None, :]
+    tl.store(places, sums.to(out.dtype.element_ty), mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
 def warps_for(block: int) -> int:
     """Return the warps for a row in one block: more where the row is long."""
     return next(warps for limit, warps in ((2048, 4), (4096, 8), (32_768, 16), (1 << 30, 32)) if block <= limit)
@@ -164,6 +204,18 @@ def _rms_norm(a: Arrays) -> dict[str, Call]:
     }
 
 
+def _matmul(a: Arrays) -> dict[str, Call]:
+    x, y, out = a["a"], a["b"], a["out"]
+    if x.element_size() != 2:
+        return {}
+    (m, depth), (_, n) = x.shape, y.shape
+
+    def grid(chosen: dict[str, int]) -> tuple[int]:
+        return (triton.cdiv(m, chosen["M"]) * triton.cdiv(n, chosen["N"]),)
+
+    return {"triton": lambda: matmul_kernel[grid](x, y, out, m, n, depth, *x.stride(), *y.stride(), out.stride(0))}
+
+
 OPERATIONS: dict[str, Callable[[Arrays], dict[str, Call]]] = {
     "vector_add": _streaming(add_kernel, "a", "b", "out"),
     "gelu_forward": _streaming(gelu_kernel, "x", "y"),
@@ -171,6 +223,7 @@ OPERATIONS: dict[str, Callable[[Arrays], dict[str, Call]]] = {
     "softmax_forward": _softmax,
     "layer_norm_forward": _layer_norm,
     "rms_norm_forward": _rms_norm,
+    "matmul": _matmul,
 }
 
 

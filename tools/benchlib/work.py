@@ -13,6 +13,8 @@ from gristmill.declare import Specialisation, load_kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 Arrays = Mapping[str, Any]
+ARITHMETIC = 8
+"""Operations for each byte from which on work is measured by them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,16 @@ class Work:
     def bytes(self) -> int:
         """What must move through memory."""
         return self.spec.cost(self.case, self.specialisation).bytes
+
+    @property
+    def flops(self) -> int:
+        """What must be computed."""
+        return self.spec.cost(self.case, self.specialisation).flops
+
+    @property
+    def is_arithmetic(self) -> bool:
+        """Whether computing it takes longer than moving it, or nearly."""
+        return self.flops > ARITHMETIC * self.bytes
 
     @property
     def title(self) -> str:
@@ -62,7 +74,10 @@ class Contestant:
 
 @dataclass
 class Result:
-    """What came out for one contestant; `error` is a share of the tolerance, `note` says why there is no time."""
+    """What came out for one contestant; `error` is a share of the tolerance, `note` says why there is no time.
+
+    `flops` is 0 for work that is measured by its bytes.
+    """
 
     kernel: str
     dtype: str
@@ -77,7 +92,12 @@ class Result:
     copy_share: float = math.nan
     error: float | None = None
     note: str = ""
+    flops: int = 0
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def tflop_s(self) -> float:
+        return self.flops / self.median_us / 1e6
 
 
 def load_specs() -> dict[str, Spec]:
@@ -101,7 +121,7 @@ def _works(spec: Spec, dtypes: Sequence[str], is_cpu: bool, columns: Sequence[in
     for name in [name for name in dtypes if name in by_name]:
         for case in spec.cases_for("bench"):
             work = Work(spec, case, by_name[name])
-            shapes = list(case.shapes.values())
-            is_square = shapes[0] == (CPU_SIDE, CPU_SIDE)
-            if is_square == is_cpu and (not columns or shapes[0][-1] in columns):
+            shape = next(iter(case.shapes.values()))
+            is_square = case.name == f"{CPU_SIDE} x {CPU_SIDE}"
+            if is_square == is_cpu and (not columns or shape[-1] in columns):
                 yield work

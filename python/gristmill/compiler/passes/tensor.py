@@ -14,6 +14,7 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
+MOST_SUMS = 64  # of a thread, where operands take registers too; more, and another tile is better if there is one
 
 
 def run(function: Function) -> None:
@@ -53,6 +54,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     a, b = (v.type for v in op.operands[:2])
     dtype = multiplied(a.dtype)  # type: ignore[arg-type]
     by_groups = function.has_groups and fits_groups(a.shape, b.shape, dtype, function.num_warps)
+    sums = op.results[0].type.elements // (32 * function.num_warps)
+    function.overflows |= not by_groups and sums > MOST_SUMS
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
     shared = [_shared(value, op, made, before) for value in op.operands[:2]]
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)

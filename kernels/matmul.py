@@ -237,7 +237,8 @@ def cost(shapes, itemsize):
     return Cost(sum(sizes.values()) * itemsize("out"), 2 * sizes["out"] * depth)
 
 
-ACCURACY = Tolerance(f32=2e-6, f64=1e-14, absolute=2e-6)
+# Sums that cancel keep the error of their terms, whose last bits tensor cores cut off.
+ACCURACY = Tolerance(f32=2e-6, f64=1e-14, absolute=6e-6)
 
 
 spec(matmul, reference=lambda a, b: a @ b, cases=CASES, cost=cost, whole=["b"], tolerance=ACCURACY)

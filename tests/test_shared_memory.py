@@ -60,6 +60,18 @@ def test_several_dtypes_lie_side_by_side():
     assert place == Place(0, aligned(4 * 4) + aligned(4 * 4))
 
 
+def test_what_blocks_of_a_cluster_tell_each_other_has_places_of_its_own():
+    """Slots, their barrier and what warps exchange in the same reduction, and in the next one."""
+    body = "y = tl.load(p + tl.arange(0, 65536))\ntl.store(q + tl.arange(0, 65536), (y - tl.max(y)) / tl.sum(y))"
+    function = prepared(body)
+    assert function.num_blocks > 1
+    places = [place for _, places in places_of(function) for place in places]
+    assert len(places) >= 6
+    for i, place in enumerate(places):
+        assert place.end <= function.used_bytes
+        assert not any(place.meets(other) for other in places[:i])
+
+
 def test_places_are_printed():
     kernel = kernel_with("for i in range(n):\n    x = x / tl.sum(x)")
     seen = []

@@ -94,8 +94,10 @@ class _Placer:
         for op in ops:
             taken, is_lasting = self.noted[op]
             if is_lasting and not op.row.is_kept:
-                op.places = tuple(self._new(size, [*self.lasting, *found]) for size in taken if size is not None)
-                found += op.places
+                first = len(found)
+                for size in taken:
+                    found += [] if size is None else [self._new(size, [*self.lasting, *found])]
+                op.places = tuple(found[first:])
                 del self.noted[op]
         return found
 

@@ -125,7 +125,8 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan, const 
     const cuda::Stream stream = bound.stream();
     const cuda::LoadedKernel kernel = ready_kernel(place, device);
     check_launch_limits(place.kernel, plan, *kernel.geometry);
-    Launch made{place, place.index(), config_of(plan, *kernel.geometry), plan.pointers.data()};
+    const int version = device.api().resolver.driver_version();
+    Launch made{place, place.index(), config_of(plan, *kernel.geometry, version), plan.pointers.data()};
     if (repeatable && is_loaded) bound.callable().known.keep(*repeatable, bound, plan, made, device);
     made.config.stream = stream;
     const nb::gil_scoped_release released;

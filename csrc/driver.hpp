@@ -20,12 +20,18 @@ using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
 using Function = struct FunctionOpaque*;  // CUfunction: of one context; launches by it are 60 to 120 ns cheaper (H200)
 using Module = struct ModuleOpaque*;
 
+struct LaunchAttribute {
+    unsigned id, padding;
+    int value;
+    char rest[60];
+};
+
 struct LaunchConfig {
     unsigned grid[3];
     unsigned block[3];
     unsigned dynamic_shared_bytes;
     Stream stream;
-    const void* attributes;
+    const LaunchAttribute* attributes;
     unsigned attribute_count;
 };
 

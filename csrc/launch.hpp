@@ -10,8 +10,8 @@ namespace gristmill {
 // Raises Failure naming the axis if the grid or block is beyond the device's limits.
 void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry& geometry);
 
-// The code itself says that it wants clusters: the launch needs no attribute.
-cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry);
+// The code itself says that it wants clusters: the launch needs no attribute for them.
+cuda::LaunchConfig config_of(const Plan& plan, const Geometry& geometry, int driver_version);
 
 // One launch; `parameters` as the driver takes them.
 struct Launch {

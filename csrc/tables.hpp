@@ -43,6 +43,7 @@ struct Geometry {
     std::uint32_t threads;       // of a block
     std::uint32_t shared_bytes;  // dynamic shared memory of a block
     std::uint32_t ctas;          // blocks of a cluster, along x; 1: no cluster
+    bool waits = false;          // for the kernel before it in its stream, before it touches memory
 };
 
 // The code for one specialisation under one set of promises: images are found by symbol.

@@ -92,7 +92,7 @@ def test_a_specialisation_is_paired_with_its_backward(read):
 
 @needs_compiler
 def test_entries_have_one_symbol_for_all_targets(read):
-    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1 128,16,2 host", read)
+    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1,0 128,16,2,0 host", read)
     assert entries == ["a32", "g32", "g64"]
 
 

@@ -243,7 +243,7 @@ int launch(const Launch* config, void* handle, void** parameters, void** extra) 
     line << "launch " << kernel->name << " grid=" << config->grid[0] << "," << config->grid[1] << "," << config->grid[2]
          << " block=" << config->block[0] << "," << config->block[1] << "," << config->block[2]
          << " shared=" << config->dynamic_shared_bytes << " stream=" << config->stream << " context=" << context
-         << " by=" << (function ? "function" : "kernel") << " extra=" << extra
+         << " by=" << (function ? "function" : "kernel") << " early=" << config->attribute_count << " extra=" << extra
          << " parameters=" << parameters_text(kernel->name, parameters);
     record(line.str());
     return 0;

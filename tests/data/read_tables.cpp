@@ -9,7 +9,7 @@ static int called = 0;
 
 static void print_entry(const Entry& entry) {
     std::printf("entry %s geometry", entry.symbol);
-    for (const auto& g : entry.geometry) std::printf(" %u,%u,%u", g.threads, g.shared_bytes, g.ctas);
+    for (const auto& g : entry.geometry) std::printf(" %u,%u,%u,%d", g.threads, g.shared_bytes, g.ctas, g.waits);
     std::printf(" host %zu ptx", entry.host.size());
     for (auto image : entry.ptx) std::printf(" %d", image);
     std::printf("\n");

@@ -24,7 +24,7 @@ constexpr std::uint16_t both_cubins[] = {0, 1}, both_ptx[] = {2, 3}, new_ptx[] =
 // By source: of all images but those for sm_90a, then of these.
 constexpr Geometry one_warp[] = {{32, 0, 1}, {32, 0, 1}}, four_warps[] = {{128, 0, 1}, {128, 0, 1}},
                    eight_warps[] = {{256, 0, 1}, {256, 0, 1}}, much_shared[] = {{128, 0, 1}, {128, 65536, 1}},
-                   clusters[] = {{128, 0, 1}, {256, 1024, 2}}, only_90a[] = {{0, 0, 0}, {32, 0, 1}};
+                   clusters[] = {{128, 0, 1}, {256, 1024, 2, true}}, only_90a[] = {{0, 0, 0}, {32, 0, 1}};
 
 constexpr Value integer(std::int64_t value) { return {Value::Kind::integer, value, 0, nullptr}; }
 

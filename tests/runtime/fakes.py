@@ -27,6 +27,7 @@ class Launch:
     stream: int
     context: int
     by: str  # "function" or "kernel": what the driver was given
+    is_early: bool  # whether it may start while the kernel before it ends
     parameters: list[bytes]
 
 
@@ -75,8 +76,8 @@ def _parse(line: str) -> Launch:
     numbers = {name: tuple(int(part) for part in fields[name].split(",")) for name in ("grid", "block")}
     parameters = [bytes.fromhex(part) for part in fields["parameters"].split(",")]
     shared_bytes, stream, context = int(fields["shared"]), int(fields["stream"], 16), int(fields["context"])
-    entry, by = line.split()[1], fields["by"]
-    return Launch(entry, numbers["grid"], numbers["block"], shared_bytes, stream, context, by, parameters)
+    entry, by, is_early = line.split()[1], fields["by"], fields["early"] == "1"
+    return Launch(entry, numbers["grid"], numbers["block"], shared_bytes, stream, context, by, is_early, parameters)
 
 
 class CudaArray:

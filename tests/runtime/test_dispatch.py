@@ -127,6 +127,12 @@ def test_a_cluster_runs_one_program(native, stub):
     assert launch.shared_bytes == 1024
 
 
+def test_only_code_that_waits_by_itself_may_start_before_the_kernel_before_it_ends(native, stub):
+    native.scale(array(1000, dtype="f64", offset=8), array(1000, dtype="f64", offset=2**20))
+    native.scale(array(1000), array(1000, offset=4096))
+    assert [launch.is_early for launch in stub.launches] == [True, False]
+
+
 def test_the_limit_of_the_grid_counts_clusters(native, stub):
     instance = native.scale.dispatch("f64", 256)
     x, y = array(8, dtype="f64", offset=8), array(8, dtype="f64", offset=4096)

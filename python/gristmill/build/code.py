@@ -22,6 +22,11 @@ class Code:
     divisibility: dict[str, int]
     ptx_version: int | None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the code itself waits for the kernel before it, so that it may be launched while that one ends."""
+        return b"griddepcontrol.wait" in self.code
+
 
 FIELDS = ("symbol", "threads", "shared_bytes", "ctas", "written", "read", "divisibility", "ptx_version")
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 
-NOT_BUILT = (0, 0, 0)  # the geometry of an entry that a target does not have
+NOT_BUILT = (0, 0, 0, 0)  # the geometry of an entry that a target does not have
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,10 @@ class ImageRow:
 
 @dataclass(frozen=True)
 class EntryRow:
-    """One entry; `geometry` is threads, dynamic shared bytes and blocks of a cluster, by CUDA target."""
+    """One entry; `geometry` by CUDA target: threads, dynamic shared bytes, blocks of a cluster, and 1 if it waits."""
 
     symbol: str
-    geometry: tuple[tuple[int, int, int], ...]
+    geometry: tuple[tuple[int, int, int, int], ...]
     host: tuple[str, ...]
     ptx: tuple[int, ...]
 
@@ -194,7 +194,7 @@ class ManifestBuilder:
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
-            geometry=tuple((c.threads, c.shared_bytes, c.ctas) if c else NOT_BUILT for c in shapes),
+            geometry=tuple((c.threads, c.shared_bytes, c.ctas, int(c.waits)) if c else NOT_BUILT for c in shapes),
             host=tuple(self._host_function(code) for code in host),
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )

@@ -17,6 +17,7 @@ from gristmill.dtypes import Dtype
 from gristmill.errors import Position
 
 SHARED = "gristmill_shared"  # all of a block's shared memory: its size is the launch's
+LOWEST_WAITING_SM = 90  # from here on blocks may start while the kernel before ends, and wait for it before they read
 SREG = "llvm.nvvm.read.ptx.sreg"
 AXES = "xyz"
 Values = dict[Value, V | Held]
@@ -60,6 +61,9 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         from gristmill.compiler.targets import cuda_cluster
 
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
+        if self.function.sm >= LOWEST_WAITING_SM:
+            self.declarations.add("declare void @llvm.nvvm.griddepcontrol.wait()")
+            self.say("call void @llvm.nvvm.griddepcontrol.wait()")
         if self.function.producer is None:
             self.run(self.function.body, values)
         else:

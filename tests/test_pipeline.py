@@ -137,6 +137,69 @@ def test_a_tile_may_be_used_twice_and_sums_between_steps(run):
     assert (c == want + half).all()
 
 
+# ---- what must not be copied ahead ----------------------------------------------------------------------------------
+
+IN_PLACE = f"""
+@gm.kernel(grid=1, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], n: gm.i32):
+    y = tl.load(b + {SQUARE})
+    for i in range(n):
+        x = tl.load(a + i * 4096 + {SQUARE})
+        tl.store(a + (i + 1) * 4096 + {SQUARE}, tl.dot(x, tl.load(b + {SQUARE})).to(tl.float16))
+        tl.debug_barrier()
+"""
+TWO_PHASES = f"""
+@gm.kernel(grid=1, num_warps=4, num_stages=3)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], c: gm.ptr[gm.f32], n: gm.i32):
+    for i in range(n):
+        tl.store(a + i * 4096 + {SQUARE}, tl.load(b + {SQUARE}) + i.to(tl.float16))
+    tl.debug_barrier()
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(n):
+        acc = tl.dot(tl.load(a + i * 4096 + {SQUARE}), tl.load(b + {SQUARE}), acc)
+    tl.store(c + {SQUARE}, acc)
+"""
+
+
+@on_each_machine
+def test_a_loop_that_reads_what_it_wrote_does_not_run_ahead(run):
+    b = np.random.default_rng(0).integers(0, 2, (64, 64)).astype("f2") / 32
+    a = np.zeros((4, 64, 64), "f2")
+    a[0] = np.random.default_rng(1).integers(-3, 3, (64, 64))
+    want = a.copy()
+    for i in range(3):
+        want[i + 1] = (want[i].astype("f4") @ b.astype("f4")).astype("f2")
+    run(kernel_of(IN_PLACE), None, a, b, n=3)
+    np.testing.assert_allclose(a.astype("f4"), want.astype("f4"), rtol=2e-3, atol=2e-3)
+
+
+@on_each_machine
+def test_what_an_earlier_loop_writes_is_not_fetched_before(run):
+    a, b = np.zeros((3, 64, 64), "f2"), np.random.default_rng(2).integers(-3, 3, (64, 64)).astype("f2")
+    c = np.zeros((64, 64), "f4")
+    run(kernel_of(TWO_PHASES), None, a, b, c, n=3)
+    x = b.astype("f8")
+    assert (c == sum((x + i) @ x for i in range(3))).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"tl.store(a + {SQUARE}, tl.load(b + {SQUARE}))",
+        "tl.atomic_add(c, 1.0)",
+        "n += tl.load(b, volatile=True).to(tl.int32)",
+    ],
+)
+def test_roles_are_for_programs_that_wait_for_nobody(line):
+    text = TWO_PRODUCTS.replace("second = tl.dot(x, tl.trans(y), second) * 0.5", "pass").replace(
+        "first + second", "first"
+    )
+    assert prepared(kernel_of(text)).producer is not None
+    head = "    first, second"
+    function = prepared(kernel_of(text.replace(head, f"    {line}\n{head}", 1)))
+    assert function.producer is None
+
+
 # ---- what becomes of the loop ----------------------------------------------------------------------------------------
 
 

@@ -1,10 +1,13 @@
-"""Which loops can be pipelined: those whose tiles go from global memory straight to shared memory, for products."""
+"""Which loops can be pipelined: those whose tiles go from global memory straight to shared memory, for products.
+
+What is copied ahead must be there ahead: nothing that the loop writes, nor what others may write until they say so.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill.compiler.ir import For, Function, Op, Value, uses
+from gristmill.compiler.ir import Block, For, Function, Op, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
 
 COPY_BYTES = (4, 8, 16)
@@ -55,7 +58,8 @@ def plan_of(loop: For, function: Function) -> Plan | None:
             if source is not None and _can_copy(source, made) and counts[source.results[0]] == 1:
                 loads.append((source, op))
     slices = {load: _ahead(load.operands[:2], loop, made) for load, _ in loads}
-    loads = [(load, share) for load, share in loads if slices[load] is not None]
+    written = written_arguments(loop.body, function)
+    loads = [(load, share) for load, share in loads if slices[load] is not None and _is_apart(load, written, function)]
     stages = _stages(loop, loads, function)
     if not loads or stages < 2:
         return None
@@ -63,6 +67,26 @@ def plan_of(loop: For, function: Function) -> Plan | None:
     ahead = [s for s in loop.body.statements if isinstance(s, Op) and needed & set(s.results)]
     carried = [i for i, v in enumerate(loop.body.arguments[1:]) if v in needed]
     return Plan(loop, loads, ahead, carried, stages)
+
+
+def written_arguments(block: Block, function: Function) -> set[Value] | None:
+    """The arguments stored to below `block`; None if that is not known, or if other programs are waited for."""
+    links, found = sources(function.body), set[Value]()
+    for op in (s for s in walk(block) if isinstance(s, Op) and s.row.touches_memory):
+        if op.row.effect == "update" or op.attributes.get("volatile"):
+            return None
+        if op.row.effect == "write":
+            stored = addressed(op.operands[0], links, function)
+            if not stored:
+                return None
+            found |= stored
+    return found
+
+
+def _is_apart(load: Op, written: set[Value] | None, function: Function) -> bool:
+    """Whether what a load reads is not written meanwhile."""
+    read = addressed(load.operands[0], sources(function.body), function)
+    return written is not None and bool(read) and not read & written
 
 
 def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:

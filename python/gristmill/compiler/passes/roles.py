@@ -11,10 +11,24 @@ from __future__ import annotations
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Tile, Value, While, clone_block, walk
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    If,
+    Op,
+    Statement,
+    Tile,
+    Value,
+    While,
+    addressed,
+    clone_block,
+    sources,
+    walk,
+)
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, plan_of, settled
+from gristmill.compiler.passes.plan import Plan, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
@@ -30,6 +44,9 @@ def split(function: Function) -> bool:
     plans = _plans(function)
     if not plans or not function.has_groups or function.num_warps not in CONSUMER_WARPS:
         return False
+    written = written_arguments(function.body, function)
+    if written is None or written & _read_arguments(function):
+        return False  # what producers read is not there before consumers, or other programs, have written it
     room = function.shared_bytes - LEFT_BYTES
     needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
     for plan in plans:
@@ -48,6 +65,12 @@ def split(function: Function) -> bool:
     function.producer_warps = producer.num_warps
     function.layouts |= producer.layouts
     return True
+
+
+def _read_arguments(function: Function) -> set[Value]:
+    links = sources(function.body)
+    reads = [s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"]
+    return set().union(*(addressed(op.operands[0], links, function) for op in reads))
 
 
 def _plans(function: Function) -> list[Plan]:

@@ -137,6 +137,31 @@ def test_a_tile_may_be_used_twice_and_sums_between_steps(run):
     assert (c == want + half).all()
 
 
+COMPUTED = f"""
+@gm.kernel(grid=1, num_warps=4, num_stages=4)
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], c: gm.ptr[gm.f32], n: gm.i32):
+    acc = tl.zeros((64, 64), tl.float32)
+    for i in range(n):
+        x = tl.load(a + i * 4096 + {SQUARE}) * 2
+        acc = tl.dot(x, tl.load(b + i * 4096 + {SQUARE}), acc)
+    tl.store(c + {SQUARE}, acc)
+"""
+
+
+@on_each_machine
+def test_one_operand_may_be_computed(run):
+    a, b = (np.random.default_rng(i).integers(-3, 3, (5, 64, 64)).astype("f2") for i in range(2))
+    c = np.zeros((64, 64), "f4")
+    run(kernel_of(COMPUTED), None, a, b, c, n=5)
+    assert (c == 2 * np.einsum("bij,bjk->ik", a.astype("f8"), b.astype("f8"))).all()
+
+
+def test_products_of_what_the_next_step_writes_again_are_waited_for():
+    function = prepared(kernel_of(COMPUTED))
+    assert len(ops(function, "ring")) == len(ops(function, "share")) == 1
+    assert [op.attributes["is_open"] for op in ops(function, "product")] == [False]
+
+
 # ---- what must not be copied ahead ----------------------------------------------------------------------------------
 
 IN_PLACE = f"""

@@ -31,9 +31,12 @@ class Plan:
     def open_sums(self) -> list[int]:
         """Places in what the loop carries of sums to which warpgroups' products are added in each step, and no more.
 
-        None are found if there are other products beside them.
+        None are found if there are other products beside them, or operands in a place that the next step writes again.
         """
         body = self.loop.body
+        kept = [s for s in body.statements if isinstance(s, Op) and s.row.is_kept]
+        if len(kept) != len(self.loads):
+            return []
         counts = uses(body)
         products = [s for s in body.statements if isinstance(s, Op) and s.attributes.get("by_groups")]
         found = []

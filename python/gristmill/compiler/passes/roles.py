@@ -51,7 +51,7 @@ def split(function: Function) -> bool:
     needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
     for plan in plans:
         plan.stages = min(*(p.stages for p in plans), room // needed)
-    if any(plan.stages < LEAST_STAGES or not plan.open_sums() or _keeps_more(plan) for plan in plans):
+    if any(plan.stages < LEAST_STAGES or not plan.open_sums() for plan in plans):
         return False
     common = Block()
     known = {shape: _ring(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
@@ -76,12 +76,6 @@ def _read_arguments(function: Function) -> set[Value]:
 def _plans(function: Function) -> list[Plan]:
     loops = [s for s in walk(function.body) if isinstance(s, For)]
     return [plan for loop in loops if (plan := plan_of(loop, function)) is not None]
-
-
-def _keeps_more(plan: Plan) -> bool:
-    """Whether the loop shares more than what it loads."""
-    kept = [s for s in plan.loop.body.statements if isinstance(s, Op) and s.row.is_kept]
-    return len(kept) != len(plan.loads)
 
 
 def _shape(plan: Plan) -> tuple[Any, ...]:

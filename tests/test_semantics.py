@@ -279,6 +279,7 @@ def test_size_one_and_missing_axes_broadcast(run):
 def test_permute_and_reshape_keep_row_major_order(run):
     x = np.arange(8, dtype=np.int32)
     assert compute(run, "tl.trans(x.reshape(2, 4)).reshape(8)", x=x).tolist() == x.reshape(2, 4).T.ravel().tolist()
+    assert compute(run, "tl.view(tl.trans(x.view(2, 4)), (8,))", x=x).tolist() == x.reshape(2, 4).T.ravel().tolist()
     got = compute(run, "tl.permute(x.reshape(2, 2, 2), (2, 0, 1)).reshape(8)", x=x)
     assert got.tolist() == x.reshape(2, 2, 2).transpose(2, 0, 1).ravel().tolist()
 

@@ -61,6 +61,7 @@ EXAMPLES = {
     "reduce": "tl.reduce(x, 0, add)",
     "reduce_or": "tl.reduce_or(x, 0)",
     "reshape": "tl.reshape(x, (4, 4))",
+    "view": "tl.view(x, (4, 4))",
     "split": "tl.split(tl.reshape(x, (8, 2)))",
     "static_assert": "tl.static_assert(True)",
     "static_print": 'tl.static_print(end="")',

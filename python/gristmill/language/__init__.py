@@ -95,6 +95,7 @@ from gristmill.language.regions import map_elementwise
 from gristmill.language.scaled import dot_scaled
 from gristmill.language.scan import associative_scan, cumprod, cumsum
 from gristmill.language.shape import broadcast, broadcast_to, expand_dims, permute, reshape, trans
+from gristmill.language.shape import reshape as view
 from gristmill.language.words import umulhi
 
 __all__ = [
@@ -110,5 +111,5 @@ __all__ = [
     "rand4x", "randint", "randint4x", "randn", "randn4x", "random", "range", "ravel", "reduce", "reduce_or", "reshape",
     "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print",
     "static_range", "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16",
-    "uint32", "uint64", "uint8", "uint_to_uniform_float", "umulhi", "where", "xor_sum", "zeros", "zeros_like",
+    "uint32", "uint64", "uint8", "uint_to_uniform_float", "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -258,6 +258,24 @@ def test_stages_are_as_many_as_fit():
     assert sizes == {"sm_80": 3, "sm_90a": 6}
 
 
+def test_stages_leave_room_for_what_else_a_step_takes():
+    text = COMPUTED.replace("num_stages=4", "num_stages=8").replace("gm.f16", "gm.f32")
+    text = text.replace("acc = tl.dot(x,", "x = tl.flip(x, 0)\n        acc = tl.dot(x,")
+    function = prepared(kernel_of(text), "sm_80")
+    (ring,) = ops(function, "ring")
+    tile = 64 * 64 * 4  # once shared, and once turned round
+    assert ring.results[0].type.shape[0] == (101376 - 2 * tile) // tile == 4
+    assert function.used_bytes <= 101376
+
+
+def test_roles_leave_room_for_what_consumers_exchange():
+    epilogue = "acc = tl.flip(acc, 0)"
+    kernel = kernel_for(tile=(128, 128, 64), warps=8, stages=7, epilogue=epilogue)
+    function = prepared(kernel)
+    assert function.producer is not None and function.used_bytes <= function.shared_bytes
+    assert ops(function, "ring")[0].results[0].type.shape[0] == (232448 - 65536) // 32768
+
+
 def test_general_variant_that_cannot_copy_words_loads_and_shares():
     function = prepared(kernel_for(), variant=1)
     assert not ops(function, "ring", "pipe") and ops(function, "share")

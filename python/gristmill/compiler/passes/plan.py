@@ -11,6 +11,7 @@ from gristmill.compiler.ir import Block, For, Function, Op, Value, addressed, so
 from gristmill.compiler.op import ROWS
 
 COPY_BYTES = (4, 8, 16)
+MOST_WARPS = 32
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Plan:
     @property
     def stage_bytes(self) -> int:
         """Of the loads of a step."""
-        return sum(load.results[0].type.elements * load.results[0].type.dtype.itemsize for load, _ in self.loads)
+        return sum(_bytes(load.results[0]) for load, _ in self.loads)
 
     def open_sums(self) -> list[int]:
         """Places in what the loop carries of sums to which warpgroups' products are added in each step, and no more.
@@ -93,10 +94,29 @@ def _is_apart(load: Op, written: set[Value] | None, function: Function) -> bool:
 
 
 def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
-    """As many as the loop or the kernel asks for, fewer where they do not fit."""
-    size = sum(load.results[0].type.elements * load.results[0].type.dtype.itemsize for load, _ in loads)
+    """As many as the loop or the kernel asks for, fewer where they do not fit beside what else a step takes."""
+    size = sum(_bytes(load.results[0]) for load, _ in loads)
     asked = loop.attributes.get("num_stages") or function.num_stages
-    return min(asked, function.shared_bytes // size) if size else 0
+    gone = {op for pair in loads for op in pair}
+    others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
+    kept = sum(_bytes(op.results[0]) for op in others if op.row.is_kept)
+    moved = max(map(exchanged_bytes, others), default=0)
+    return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
+
+
+def _bytes(value: Value) -> int:
+    return value.type.elements * value.type.dtype.itemsize
+
+
+def exchanged_bytes(op: Op) -> int:
+    """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
+    row = op.row
+    is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
+    if is_own or row.is_kept or row.anchor_layout:
+        return 0
+    if row.result_layout:
+        return MOST_WARPS * sum(map(_bytes, op.results))
+    return max(map(_bytes, op.operands), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Op]) -> bool:

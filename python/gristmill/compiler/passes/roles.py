@@ -28,7 +28,7 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import Plan, exchanged_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
@@ -47,7 +47,8 @@ def split(function: Function) -> bool:
     written = written_arguments(function.body, function)
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
-    room = function.shared_bytes - LEFT_BYTES
+    exchanged = max(exchanged_bytes(s) for s in walk(function.body) if isinstance(s, Op))
+    room = function.shared_bytes - max(LEFT_BYTES, exchanged)
     needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
     for plan in plans:
         plan.stages = min(*(p.stages for p in plans), room // needed)

@@ -28,8 +28,8 @@ def fits(D, BLOCK_M, BLOCK_N):
 
 def in_use(D, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
     """What fits; where `a` is turned, which is rarer, one tile for all shapes."""
-    one = 64 if D.itemsize > 2 or ANY_STRIDES else 128
-    return fits(D, BLOCK_M, BLOCK_N) and (not A_TURNED or BLOCK_N == one)
+    columns = 64 if D.itemsize > 2 or ANY_STRIDES else 128
+    return fits(D, BLOCK_M, BLOCK_N) and (not A_TURNED or columns == BLOCK_N)
 
 
 def tiles(m, n, BLOCK_M, BLOCK_N):

@@ -86,6 +86,11 @@ class OpRow:
         return not self.effect and (self.kind == "elementwise" or self.name == "constant")
 
     @property
+    def is_own(self) -> bool:
+        """Whether each thread gets its elements of the result from its own elements of the operands."""
+        return self.is_elementwise or self.is_view or self.is_cheap
+
+    @property
     def doc(self) -> str:
         return inspect.getdoc(self.infer) or ""
 

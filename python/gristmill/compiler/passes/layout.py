@@ -144,11 +144,6 @@ def _unreduced_axis(shape: Shape, ops: list[Op], num_warps: int) -> int | None:
     return free[0] if reduced and free else None
 
 
-def _end(block: Block) -> list[Any]:
-    """Where ops at a block's end go."""
-    return block.statements
-
-
 class _Fitter:
     """Gives each op its operands in the layout that it needs: moved, or computed again where that is cheap."""
 
@@ -172,18 +167,18 @@ class _Fitter:
     def _fit_flows(self, statement: Statement) -> list[Op]:
         """Bring what a loop begins with and what blocks yield to the layout of what they become."""
         before: list[Op] = []
-        lists: list[tuple[list[Value], list[Value], list[Op]]] = []
+        lists: list[tuple[list[Value], list[Value], list[Any]]] = []
         match statement:
             case For():
                 lists.append((statement.operands, [*statement.operands[:3], *statement.body.arguments[1:]], before))
-                lists.append((statement.body.yields, statement.results, _end(statement.body)))
+                lists.append((statement.body.yields, statement.results, statement.body.statements))
             case While():
                 lists.append((statement.operands, statement.condition.arguments, before))
                 carried = [statement.condition.yields[0], *statement.body.arguments]
-                lists.append((statement.condition.yields, carried, _end(statement.condition)))
-                lists.append((statement.body.yields, statement.condition.arguments, _end(statement.body)))
+                lists.append((statement.condition.yields, carried, statement.condition.statements))
+                lists.append((statement.body.yields, statement.condition.arguments, statement.body.statements))
             case If():
-                lists += [(block.yields, statement.results, _end(block)) for block in statement.blocks]
+                lists += [(block.yields, statement.results, block.statements) for block in statement.blocks]
         for given, needed, where in lists:
             for i, (value, like) in enumerate(zip(given, needed, strict=True)):
                 if value in self.layouts:

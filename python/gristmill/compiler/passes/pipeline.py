@@ -9,10 +9,10 @@ Where warpgroups multiply, other warps do the copies instead (`roles`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, Op, Statement, Tile, Value
+from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value
 from gristmill.compiler.op import ROWS, Builder, building, current
 from gristmill.compiler.passes import roles
 from gristmill.compiler.passes.plan import Plan, plan_of, settled
@@ -34,23 +34,21 @@ def _block(block: Block, function: Function) -> None:
         for inner in statement.blocks:
             _block(inner, function)
         plan = plan_of(statement, function) if isinstance(statement, For) else None
-        statements += _Pipeline(plan, function).statements() if plan else [statement]
+        statements += _Pipeline(plan).statements() if plan else [statement]
     block.statements[:] = statements
 
 
 @dataclass
 class _State:
-    """Where the copies are: the step's index, what they carry, and the slot that comes next."""
+    """Where the copies are: the step's index, and what they carry."""
 
     index: Value
     carried: list[Value]
-    mapping: dict[Value, Value] = field(default_factory=dict)
 
 
 class _Pipeline:
-    def __init__(self, plan: Plan, function: Function):
-        self.plan, self.function = plan, function
-        self.loop = plan.loop
+    def __init__(self, plan: Plan):
+        self.plan, self.loop = plan, plan.loop
         self.open = plan.open_sums() if plan.stages > 2 else []
         self.ahead = plan.stages - (2 if self.open else 1)  # steps that copies are: one slot more is read while open
         self.rings: list[Value] = []
@@ -59,9 +57,7 @@ class _Pipeline:
         block, loop = Block(), self.loop
         with building(Builder(block)) as builder:
             builder.position = loop.position
-            for load, share in self.plan.loads:
-                tile = Tile(load.results[0].type.dtype, load.results[0].type.shape)
-                self.rings.append(ROWS["ring"](self.plan.stages, tile, share.attributes["is_turned"]))
+            self.rings = self.plan.rings()
             state = _State(loop.operands[0], [loop.operands[3 + i] for i in self.plan.carried])
             for slot in range(self.ahead):
                 state = self._copies(state, constant(slot, dt.i32))
@@ -95,17 +91,13 @@ class _Pipeline:
         with building(Builder(body)) as builder:
             builder.position = loop.position
             ROWS["arrive"](self.ahead - 1)
-            views = {s.results[0]: ROWS["slot"](r, read) for (_, s), r in zip(self.plan.loads, self.rings, strict=True)}
+            views = self.plan.views(self.rings, read)
             last = self.plan.stages - 1
             behind = self.plan.stages - self.ahead
             write = ew.where(ew.lt(read, behind), ew.add(read, self.ahead), ew.sub(read, behind))
             state = self._copies(_State(index, carried), write)
             following = ew.where(ew.eq(read, last), 0, ew.add(read, 1))
-        gone = {op for pair in self.plan.loads for op in pair}
-        for statement in loop.body.statements:
-            if statement not in gone:
-                statement.operands[:] = [views.get(v, v) for v in statement.operands]
-                body.statements.append(statement)
+        body.statements += self.plan.reading(views)
         body.yields = [*loop.body.yields, state.index, following, *state.carried]
         results = [*loop.results, *(Value(v.type) for v in initial)]
         return For([*loop.operands, *initial], body, results, dict(loop.attributes), loop.position)

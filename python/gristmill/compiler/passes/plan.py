@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill.compiler.ir import Block, For, Function, Op, Value, addressed, sources, uses, walk
+from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
 
 COPY_BYTES = (4, 8, 16)
@@ -28,6 +28,23 @@ class Plan:
     def stage_bytes(self) -> int:
         """Of the loads of a step."""
         return sum(_bytes(load.results[0]) for load, _ in self.loads)
+
+    def rings(self) -> list[Value]:
+        """Emit the room for each load."""
+        kinds = [(load.results[0].type, share.attributes["is_turned"]) for load, share in self.loads]
+        return [ROWS["ring"](self.stages, kind, is_turned) for kind, is_turned in kinds]
+
+    def views(self, rings: list[Value], slot: Value) -> dict[Value, Value]:
+        """What stands in a slot for each tile that the loop has shared."""
+        return {s.results[0]: ROWS["slot"](ring, slot) for (_, s), ring in zip(self.loads, rings, strict=True)}
+
+    def reading(self, views: dict[Value, Value]) -> list[Statement]:
+        """The loop's statements without the loads, reading what stands for them."""
+        gone = {op for pair in self.loads for op in pair}
+        rest = [s for s in self.loop.body.statements if s not in gone]
+        for statement in rest:
+            statement.operands[:] = [views.get(v, v) for v in statement.operands]
+        return rest
 
     def open_sums(self) -> list[int]:
         """Places in what the loop carries of sums to which warpgroups' products are added in each step, and no more.
@@ -61,11 +78,14 @@ def plan_of(loop: For, function: Function) -> Plan | None:
             source = made.get(op.operands[0])
             if source is not None and _can_copy(source, made) and counts[source.results[0]] == 1:
                 loads.append((source, op))
+    if not loads:
+        return None
     slices = {load: _ahead(load.operands[:2], loop, made) for load, _ in loads}
-    written = written_arguments(loop.body, function)
-    loads = [(load, share) for load, share in loads if slices[load] is not None and _is_apart(load, written, function)]
+    written, links = written_arguments(loop.body, function), sources(function.body)
+    is_apart = {load: _is_apart(addressed(load.operands[0], links, function), written) for load, _ in loads}
+    loads = [(load, share) for load, share in loads if slices[load] is not None and is_apart[load]]
     stages = _stages(loop, loads, function)
-    if not loads or stages < 2:
+    if stages < 2:
         return None
     needed = set().union(*(slices[load] for load, _ in loads))  # type: ignore[arg-type]
     ahead = [s for s in loop.body.statements if isinstance(s, Op) and needed & set(s.results)]
@@ -87,9 +107,8 @@ def written_arguments(block: Block, function: Function) -> set[Value] | None:
     return found
 
 
-def _is_apart(load: Op, written: set[Value] | None, function: Function) -> bool:
-    """Whether what a load reads is not written meanwhile."""
-    read = addressed(load.operands[0], sources(function.body), function)
+def _is_apart(read: set[Value], written: set[Value] | None) -> bool:
+    """Whether arguments that are read are not written meanwhile."""
     return written is not None and bool(read) and not read & written
 
 
@@ -111,8 +130,7 @@ def _bytes(value: Value) -> int:
 def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
-    is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
-    if is_own or row.is_kept or row.anchor_layout:
+    if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
         return 0
     if row.result_layout:
         return MOST_WARPS * sum(map(_bytes, op.results))
@@ -147,7 +165,7 @@ def _ahead(values: list[Value], loop: For, made: dict[Value, Op]) -> set[Value] 
             pending.append(loop.body.yields[carried.index(value)])
         elif value in made:
             op = made[value]
-            if op.row.effect or op.blocks or not (op.row.is_elementwise or op.row.is_view or op.row.is_cheap):
+            if op.row.effect or op.blocks or not op.row.is_own:
                 return None
             pending += op.operands
         else:

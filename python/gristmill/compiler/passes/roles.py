@@ -18,7 +18,6 @@ from gristmill.compiler.ir import (
     If,
     Op,
     Statement,
-    Tile,
     Value,
     While,
     addressed,
@@ -86,8 +85,7 @@ def _shape(plan: Plan) -> tuple[Any, ...]:
 
 def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
     with building(Builder(common)):
-        tiles = [(Tile(load.results[0].type.dtype, load.results[0].type.shape), share) for load, share in plan.loads]
-        slots = [ROWS["ring"](plan.stages, tile, share.attributes["is_turned"]) for tile, share in tiles]
+        slots = plan.rings()
         return ROWS["pipe"](plan.stages), slots
 
 
@@ -97,15 +95,10 @@ def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
 def _consume(body: Block, plan: Plan, pipe: Value, rings: list[Value]) -> None:
     """Let the loop take its tiles from the ring; the slot before is free when the next product is on its way."""
     loop, block, sums = plan.loop, Block(plan.loop.body.arguments, yields=plan.loop.body.yields), plan.open_sums()
-    gone = {op for pair in plan.loads for op in pair}
     with building(Builder(block)) as builder:
         builder.position = loop.position
-        index = ROWS["take"](pipe)
-        views = {s.results[0]: ROWS["slot"](ring, index) for (_, s), ring in zip(plan.loads, rings, strict=True)}
-        for statement in loop.body.statements:
-            if statement not in gone:
-                statement.operands[:] = [views.get(v, v) for v in statement.operands]
-                block.statements.append(statement)
+        views = plan.views(rings, ROWS["take"](pipe))
+        block.statements += plan.reading(views)
         ROWS["release"](pipe, ew.ne(loop.body.arguments[0], loop.operands[0]))
         ROWS["next_slot"](pipe)
     loop.body = block
@@ -225,4 +218,4 @@ def _is_simple(statement: Statement) -> bool:
         return True
     row = statement.row
     is_read = row.effect == "read" and not row.fills_shared and statement.operands[0].type.is_scalar
-    return row.is_elementwise or row.is_view or row.is_cheap or row.fills_shared or is_read
+    return row.is_own or row.fills_shared or is_read

@@ -189,8 +189,7 @@ def _may_exchange(op: Op, function: Function) -> bool:
     row = op.row
     if not all(value.type.is_scalar or value in function.layouts for value in op.operands):
         return False  # it works on what others keep there
-    is_own = row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register or row.effect == "read"
-    return not is_own
+    return not (row.is_own or row.goes_by_register or row.effect == "read")
 
 
 def _used(statement: Statement) -> set[Value]:

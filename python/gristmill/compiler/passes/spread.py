@@ -49,7 +49,7 @@ def _is_flat(function: Function) -> bool:
     recurring = [
         s for loop in loops for block in loop.blocks for s in walk(block) if isinstance(s, Op) and s.row.result_layout
     ]
-    moving = [op for op in ops if not (op.row.effect or op.row.is_elementwise or op.row.is_view or op.row.is_cheap)]
+    moving = [op for op in ops if not (op.row.effect or op.row.is_own)]
     if any(op.row.effect == "act" or op.attributes.get("is_used") for op in ops):
         return False
     if any(not op.row.result_layout and not op.results[0].type.is_scalar for op in moving):

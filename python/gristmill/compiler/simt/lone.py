@@ -64,7 +64,7 @@ def _stored_by(op: Op, function: Function) -> Spare:
 def _passed_on(op: Op, function: Function, spare: Spare) -> Spare:
     """The threads whose operands matter where the result does in others: the same, or their partners too."""
     row = op.row
-    if row.is_elementwise or row.is_view or row.is_cheap or row.goes_by_register:
+    if row.is_own or row.goes_by_register:
         return spare
     if row.result_layout is None:
         return EVERYBODY

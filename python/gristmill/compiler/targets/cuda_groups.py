@@ -11,6 +11,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.layout import Layout, flatten
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets import cuda_text
 from gristmill.compiler.tensor import GROUP_ROWS, MOST_COLUMNS, panel_bytes
 
 SWIZZLES = {128: 1, 64: 2, 32: 3}
@@ -81,12 +82,9 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
 
 def _call(m: Any, text: str, descriptors: list[V], sums: list[V]) -> list[V]:
     count = len(sums)
-    kinds = "{" + ", ".join(["float"] * count) + "}"
     constraints = ",".join([*["=f"] * count, *["l"] * len(descriptors), *map(str, range(count)), "~{memory}"])
-    operands = ", ".join(map(m.typed, (*descriptors, *sums)))
-    name = m.fresh()
-    m.lines.append(f'  {name} = call {kinds} asm sideeffect "{text}", "{constraints}"({operands}) {ATTRIBUTES}')
-    return [m.emit(f"extractvalue {kinds} {name}, {i}", dt.f32) for i in range(count)]
+    code = f'asm sideeffect "{text}", "{constraints}"'
+    return cuda_text.call(m, code, dt.f32, count, [*descriptors, *sums], ATTRIBUTES)
 
 
 def settle(m: Any, sums: list[V]) -> list[V]:

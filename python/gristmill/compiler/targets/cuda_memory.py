@@ -8,6 +8,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets import cuda_text
 from gristmill.dtypes import Dtype
 
 EVICTION_VERSION = 74  # of PTX, the first with priorities; before it "likely read once" is as near as it comes
@@ -29,7 +30,8 @@ def wide_load(
     instruction = f"{guard}{opcode} {_list(range(words))}, [${words}];"
     ties = ",".join(str(i) for i in range(words))
     constraints = f"{outputs},l{',b' if guards else ''},{ties},~{{memory}}"
-    loaded = _call_asm(m, instruction, constraints, [pointer, *guards, *initial], words, bits)
+    code = f'asm sideeffect "{instruction}", "{constraints}"'
+    loaded = cuda_text.call(m, code, _word_dtype(bits), words, [pointer, *guards, *initial])
     return _from_words(m, loaded, width, bits, dtype)
 
 
@@ -111,18 +113,6 @@ def _plain_store(m: Any, pointer: V, elements: Sequence[V], dtype: Dtype) -> Non
     kept = [_memory_element(m, x) for x in elements]
     value = m._pack(kept) if len(kept) > 1 else kept[0]
     m.say(f"store {m.typed(value)}, {m.typed(pointer)}, align {len(kept) * dtype.itemsize}")
-
-
-def _call_asm(m: Any, instruction: str, constraints: str, operands: Sequence[V], words: int, bits: int) -> list[V]:
-    dtype = _word_dtype(bits)
-    kind = m.element_type(dtype)
-    result = kind if words == 1 else "{" + ", ".join([kind] * words) + "}"
-    name = m.fresh()
-    arguments = ", ".join(m.typed(x) for x in operands)
-    m.lines.append(f'  {name} = call {result} asm sideeffect "{instruction}", "{constraints}"({arguments})')
-    if words == 1:
-        return [V(name, dtype)]
-    return [m.emit(f"extractvalue {result} {name}, {i}", dtype) for i in range(words)]
 
 
 def _to_words(m: Any, elements: Sequence[V], words: int, bits: int, dtype: Dtype) -> list[V]:

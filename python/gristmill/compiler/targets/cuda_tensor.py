@@ -8,6 +8,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer
 from gristmill.compiler.machine import V
+from gristmill.compiler.targets import cuda_text
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 
@@ -25,7 +26,8 @@ def matrix_load(m: Any, memory: V, index: V, count: int, is_turned: bool, dtype:
     turned = ".trans" if is_turned else ""
     text = f"ldmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 {results}, [${count}];"
     constraints = ",".join([*["=r"] * count, "r", "~{memory}"])
-    words = _call(m, f'asm sideeffect "{text}", "{constraints}"', ["i32"] * count, [place], dt.u32)
+    code = f'asm sideeffect "{text}", "{constraints}"'
+    words = cuda_text.call(m, code, dt.u32, count, [place], "convergent nounwind")
     return [m.bitcast(word, dt.f32) for word in words] if dtype == dt.f32 else words
 
 
@@ -47,7 +49,7 @@ def multiply_matrices(m: Any, unit: Unit, a: Sequence[V], b: Sequence[V], sums: 
     ties = [str(i) for i in range(len(sums))]
     constraints = ",".join([*letters, *[word] * (len(a) + len(b)), *ties])
     words = [x if word == "d" else m.bitcast(x, dt.u32) for x in (*a, *b)]
-    return _call(m, f'asm "{text}", "{constraints}"', [kind] * len(sums), [*words, *sums], unit.summed, PURE)
+    return cuda_text.call(m, f'asm "{text}", "{constraints}"', unit.summed, len(sums), [*words, *sums], PURE)
 
 
 def round_tf32(m: Any, x: V) -> V:
@@ -98,19 +100,3 @@ def wait_for_copies(m: Any, pending: int) -> None:
 
 def _list(numbers: Sequence[int]) -> str:
     return "{" + ",".join(f"${i}" for i in numbers) + "}"
-
-
-def _call(
-    m: Any,
-    code: str,
-    kinds: Sequence[str],
-    operands: Sequence[V],
-    dtype: Dtype,
-    attributes: str = "convergent nounwind",
-) -> list[V]:
-    result = kinds[0] if len(kinds) == 1 else "{" + ", ".join(kinds) + "}"
-    name = m.fresh()
-    m.lines.append(f"  {name} = call {result} {code}({', '.join(map(m.typed, operands))}) {attributes}")
-    if len(kinds) == 1:
-        return [V(name, dtype)]
-    return [m.emit(f"extractvalue {result} {name}, {i}", dtype) for i in range(len(kinds))]

@@ -27,7 +27,6 @@ class Shared:
     inner: int
     dtype: Dtype
     start: V | None = None
-    slots: int = 1
 
     @property
     def elements(self) -> int:
@@ -60,12 +59,12 @@ def ring(m: Any, op: Op) -> Shared:
     dtype = op.results[0].type.dtype
     assert isinstance(dtype, Dtype)
     (memory,) = m.scratch([dtype], slots * math.prod(shape))
-    return Shared(memory, panels(shape, inner, dtype.itemsize), shape, inner, dtype, slots=slots)
+    return Shared(memory, panels(shape, inner, dtype.itemsize), shape, inner, dtype)
 
 
 def slot(m: Any, ring: Shared, index: V) -> Shared:
     """One of a ring's tiles."""
-    return replace(ring, start=m.multiply(index, m.constant(dt.i32, ring.elements)), slots=1)
+    return replace(ring, start=m.multiply(index, m.constant(dt.i32, ring.elements)))
 
 
 @dataclass(eq=False)

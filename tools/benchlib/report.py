@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,33 +68,45 @@ def as_markdown(facts: dict[str, Any], results: Sequence[Result]) -> str:
 
 
 def _streaming_table(results: Sequence[Result]) -> list[str]:
-    if not results:
-        return []
+    caption = "Medians; bytes read once and written once; error as a share of the tolerance."
     names = [n for n in dict.fromkeys(r.contestant for r in results) if n != COPY]
-    header = ["kernel", "dtype", "case", *(f"{name}, GB/s (of copy)" for name in names), "copy", "error"]
-    table = ["", "Medians; bytes read once and written once; error as a share of the tolerance.", ""]
-    table += [_row(header), _row(["---"] * len(header))]
-    for row in _grouped(results):
-        by_name = {r.contestant: r for r in row}
-        cells = [_cell(by_name.get(name)) for name in names]
-        copy = by_name.get(COPY)
-        table.append(_row([*_title(row), *cells, f"{copy.gb_s:.0f}" if copy else "", _error(row)]))
-    return table
+    return _table(results, caption, {name: f"{name}, GB/s (of copy)" for name in names}, _cell, "copy", _copy)
 
 
 def _arithmetic_table(results: Sequence[Result]) -> list[str]:
+    caption = "Medians of shuffled rounds; error as a share of the tolerance."
+    names = dict.fromkeys(r.contestant for r in results)
+    titles = {name: f"{name}, TFLOP/s" for name in names}
+    return _table(results, caption, titles, _speed, "of the best peer", _share_of_peer)
+
+
+def _table(
+    results: Sequence[Result],
+    caption: str,
+    titles: dict[str, str],
+    cell: Callable[[Result | None], str],
+    last: str,
+    last_cell: Callable[[Sequence[Result]], str],
+) -> list[str]:
+    """A row for each case: a cell for each contestant, one for all of them, and our error; nothing without results."""
     if not results:
         return []
-    names = list(dict.fromkeys(r.contestant for r in results))
-    header = ["kernel", "dtype", "case", *(f"{name}, TFLOP/s" for name in names), "of the best peer", "error"]
-    table = ["", "Medians of shuffled rounds; error as a share of the tolerance.", ""]
-    table += [_row(header), _row(["---"] * len(header))]
+    header = ["kernel", "dtype", "case", *titles.values(), last, "error"]
+    table = ["", caption, "", _row(header), _row(["---"] * len(header))]
     for row in _grouped(results):
         by_name = {r.contestant: r for r in row}
-        cells = [_speed(by_name.get(name)) for name in names]
-        _, ratio = _best_peer(row)
-        table.append(_row([*_title(row), *cells, f"{ratio:.3f}" if ratio else "", _error(row)]))
+        cells = [cell(by_name.get(name)) for name in titles]
+        table.append(_row([*_title(row), *cells, last_cell(row), _error(row)]))
     return table
+
+
+def _copy(row: Sequence[Result]) -> str:
+    return next((f"{r.gb_s:.0f}" for r in row if r.contestant == COPY), "")
+
+
+def _share_of_peer(row: Sequence[Result]) -> str:
+    _, ratio = _best_peer(row)
+    return f"{ratio:.3f}" if ratio else ""
 
 
 def _title(row: Sequence[Result]) -> list[str]:

@@ -8,6 +8,7 @@
 #include "repeat.hpp"
 #include "report.hpp"
 #include "scalars.hpp"
+#include "tensor_map.hpp"
 
 namespace nb = nanobind;
 
@@ -48,13 +49,20 @@ std::int64_t multiprocessors(const KernelIndex& index, const Arguments& argument
                                                     : ready_device(arguments.device.ordinal).facts().sm_count;
 }
 
-// Needed only where some specialisations are not built for every target.
 int code_source(const KernelIndex& index, const Arguments& arguments) {
-    if (!index.has_gaps() || arguments.device.kind == DeviceKind::cpu) return any_source;
+    if (!index.needs_source() || arguments.device.kind == DeviceKind::cpu) return any_source;
     return index.source().get(arguments.device.ordinal, [&] {
         const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
         return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());
     });
+}
+
+// Where an array cannot have the map that aligned code takes, general code serves: its parameters are packed alike.
+void avoid_maps(const KernelIndex& index, const Arguments& arguments, int source, Plan& plan) {
+    const EntryPlace place{index.kernel, *plan.specialisation, plan.variant};
+    const auto maps = place.maps(source);
+    if (maps.empty() || can_make_maps(place, maps, arguments, ready_device(arguments.device.ordinal))) return;
+    plan.variant = Variant::general32;
 }
 
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
@@ -65,9 +73,11 @@ void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     Grid given;
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(index.kernel, grid);
-    plan.specialisation = &choose_specialisation(index, arguments, sm_count, code_source(index, arguments), bound.only());
+    const int source = code_source(index, arguments);
+    plan.specialisation = &choose_specialisation(index, arguments, sm_count, source, bound.only());
     check_arrays(index, *plan.specialisation, arguments, sm_count);
     complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
+    avoid_maps(index, arguments, source, plan);
 }
 
 std::string host_levels_text() {
@@ -116,18 +126,22 @@ void add_geometry(const Geometry& geometry, nb::dict& told) {
     told["threads"] = geometry.threads;
     told["shared_bytes"] = geometry.shared_bytes;
     if (geometry.ctas > 1) told["cluster"] = geometry.ctas;
+    if (!geometry.maps.empty()) told["tensor_maps"] = geometry.maps.size();
 }
 
 // A call that may come again is remembered, unless code had to be loaded: other threads may have changed its arrays.
-void run_on_cuda(const EntryPlace& place, Bound& bound, const Plan& plan, const CallArguments* repeatable) {
+void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallArguments* repeatable) {
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
     const bool is_loaded = device.kernel(place.index()).handle != nullptr;
     const cuda::Stream stream = bound.stream();
     const cuda::LoadedKernel kernel = ready_kernel(place, device);
     check_launch_limits(place.kernel, plan, *kernel.geometry);
+    CallMaps maps(place, kernel.geometry->maps, bound.arguments(), device);
+    void** pointer = plan.pointers.data() + place.kernel.parameters.size();
+    for (MadeMap& map : maps.made()) *pointer++ = &map.encoded;
     const int version = device.api().resolver.driver_version();
     Launch made{place, place.index(), config_of(plan, *kernel.geometry, version), plan.pointers.data()};
-    if (repeatable && is_loaded) bound.callable().known.keep(*repeatable, bound, plan, made, device);
+    if (repeatable && is_loaded) bound.callable().known.keep(*repeatable, bound, plan, made, device, maps.made());
     made.config.stream = stream;
     const nb::gil_scoped_release released;
     for (const ArrayArgument& array : bound.arrays())

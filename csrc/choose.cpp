@@ -33,12 +33,31 @@ void mark_operands(Code code, std::uint64_t& parameters) {
     }
 }
 
-// The parameters that a grid, pick or extent reads, or that a specialisation wants to be a multiple of something.
+template <class Visit>
+void for_each_map(const Kernel& kernel, Visit visit) {
+    for (const Specialisation& row : kernel.specialisations)
+        for (const Entry& entry : row.entries)
+            for (const Geometry& shape : entry.geometry)
+                for (const TensorMap& map : shape.maps) visit(map);
+}
+
+bool has_maps(const Kernel& kernel) {
+    bool found = false;
+    for_each_map(kernel, [&](const TensorMap&) { found = true; });
+    return found;
+}
+
+// The parameters that a grid, pick, extent or tensor map reads, or that a specialisation wants to be a multiple of
+// something.
 std::uint64_t decisive_parameters(const Kernel& kernel) {
     std::uint64_t parameters = 0;
     mark_operands(kernel.pick, parameters);
     for (const Code code : kernel.grid) mark_operands(code, parameters);
     for (const Parameter& parameter : kernel.parameters) mark_operands(parameter.extent, parameters);
+    for_each_map(kernel, [&](const TensorMap& map) {
+        for (const Code code : map.extents) mark_operands(code, parameters);
+        for (const Code code : map.strides) mark_operands(code, parameters);
+    });
     for (const Specialisation& row : kernel.specialisations)
         for (std::size_t i = 0; i < row.divisibility.size(); ++i)
             if (row.divisibility[i] > 1) parameters |= std::uint64_t{1} << i;
@@ -186,7 +205,7 @@ KernelIndex::KernelIndex(const Kernel& kernel_)
     : kernel(kernel_),
       parameter_count_(kernel_.parameters.size()),
       needs_sm_count_(uses_sm_count(kernel_)),
-      has_gaps_(gristmill::has_gaps(kernel_)) {
+      needs_source_(has_gaps(kernel_) || has_maps(kernel_)) {
     require_small(kernel);
     decisive_ = decisive_parameters(kernel);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {

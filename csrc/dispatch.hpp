@@ -66,7 +66,7 @@ struct Plan {
     const Specialisation* specialisation;
     Variant variant;
     std::array<std::int64_t, 3> grid;
-    std::array<void*, most_parameters> pointers;
+    std::array<void*, most_parameters + most_maps> pointers;
     alignas(8) std::array<std::byte, 8 * most_parameters> block;
     std::size_t block_bytes;
 
@@ -126,7 +126,9 @@ public:
     bool needs_sm_count() const { return needs_sm_count_; }
     // Whether the choice or a check looks at the integer of a parameter.
     bool is_decisive(std::size_t parameter) const { return decisive_ >> parameter & 1; }
-    bool has_gaps() const { return has_gaps_; }  // some specialisations are not built for every CUDA target
+    // Whether the choice depends on the CUDA target whose code runs: some specialisations are not built for every one,
+    // or take tensor maps.
+    bool needs_source() const { return needs_source_; }
     const SourceMemo& source() const { return source_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
@@ -141,7 +143,7 @@ private:
     };
 
     std::size_t parameter_count_;
-    bool needs_sm_count_, has_gaps_;
+    bool needs_sm_count_, needs_source_;
     std::uint64_t decisive_ = 0;  // a bit for each parameter
     SourceMemo source_;
     std::array<Slot, most_parameters> slots_{};
@@ -155,7 +157,7 @@ std::string built_dtypes(const Kernel& kernel);  // "f16, f32", "(f32, i32), (f3
 std::string describe_constant(const ConstantValue& value);
 bool is_equal(const ConstantValue& a, const ConstantValue& b);
 
-// The value of a grid, pick or extent for a specialisation.
+// The value of a grid, pick, extent or tensor map for a specialisation.
 std::int64_t evaluate_for(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
                           std::int64_t sm_count, Code code);
 

@@ -26,6 +26,11 @@ struct LaunchAttribute {
     char rest[60];
 };
 
+// CUtensorMap: the driver writes it, kernels take it by value.
+struct alignas(64) EncodedMap {
+    std::byte bytes[128];
+};
+
 struct LaunchConfig {
     unsigned grid[3];
     unsigned block[3];
@@ -46,6 +51,7 @@ inline constexpr int pointer_device_ordinal = 9;
 inline constexpr int kernel_attribute_dynamic_shared_bytes = 8;
 inline constexpr int library_binary_is_preserved = 1;
 inline constexpr int capture_relaxed = 2;
+inline constexpr int no_interleave = 0, l2_promotion_128_bytes = 2, fill_zeros = 0;
 
 // libcuda.so.1, or the path in GRISTMILL_LIBCUDA, kept open for the life of the process.
 class Resolver {
@@ -100,6 +106,9 @@ struct Api {
     Call<Function*, Kernel> cuKernelGetFunction{resolver, "cuKernelGetFunction", 12000};
     Call<Module*, const void*, unsigned, int*, void**> cuModuleLoadDataEx{resolver, "cuModuleLoadDataEx", 2010};
     Call<const LaunchConfig*, Function, void**, void**> cuLaunchKernelEx{resolver, "cuLaunchKernelEx", 11060};
+    Call<EncodedMap*, int, unsigned, const void*, const std::uint64_t*, const std::uint64_t*, const unsigned*,
+         const unsigned*, int, int, int, int>
+        cuTensorMapEncodeTiled{resolver, "cuTensorMapEncodeTiled", 12000};
     Call<int*> cuThreadExchangeStreamCaptureMode{resolver, "cuThreadExchangeStreamCaptureMode", 10010};
     Call<Stream, int*> cuStreamIsCapturing{resolver, "cuStreamIsCapturing", 10000};
     Call<Stream> cuStreamSynchronize{resolver, "cuStreamSynchronize", 2000};

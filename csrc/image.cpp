@@ -123,6 +123,12 @@ std::size_t EntryPlace::index() const {
     return starts[which] + 3 * row + static_cast<std::size_t>(variant);
 }
 
+std::span<const TensorMap> EntryPlace::maps(int source) const {
+    const auto& geometry = entry().geometry;
+    const bool is_known = source >= 0 && static_cast<std::size_t>(source) < geometry.size();
+    return is_known ? geometry[static_cast<std::size_t>(source)].maps : std::span<const TensorMap>();
+}
+
 std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device, int driver_version) {
     const auto cubins = is_ptx_forced() ? std::span<const std::uint16_t>() : place.kernel.cubins;
     const auto& ptx = place.entry().ptx;

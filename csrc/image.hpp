@@ -36,6 +36,7 @@ struct EntryPlace {
     const Entry& entry() const { return specialisation.entries[static_cast<std::size_t>(variant)]; }
     std::size_t index() const;  // over all kernels
     const Geometry& geometry(std::uint16_t image) const { return entry().geometry[tables.images[image].source]; }
+    std::span<const TensorMap> maps(int source) const;  // of that target's code
 };
 
 // The image for an entry. Raises Failure that names the device and what is embedded.

@@ -44,9 +44,11 @@ struct KnownCall {
     std::vector<std::uint16_t> offsets;  // by parameter
     std::vector<std::byte> block;        // of addresses and values
     bool is_aligned;
+    bool has_maps;  // beside what is read anyway
     const dlpack::ExchangeApi* streams;
     cuda::GpuDevice* device;
     Launch launch;  // but for the stream and the parameters
+    std::vector<MadeMap> maps;
 };
 
 // The parameters of one call, in the making.
@@ -69,13 +71,19 @@ public:
         addresses_ |= address;
     }
     std::byte* value(const KnownValue& known) { return block_.data() + known.offset; }
+    const std::byte* address(std::uint16_t offset) const {
+        const std::byte* address;
+        std::memcpy(&address, block_.data() + offset, sizeof address);
+        return address;
+    }
+    void set_pointer(std::size_t parameter, void* value) { pointers_[parameter] = value; }
     bool is_aligned() const { return addresses_ % aligned_bytes == 0; }
     const Place& place(std::size_t array) const { return places_[array]; }
     void* const* pointers() const { return pointers_.data(); }
 
 private:
     alignas(8) std::array<std::byte, 8 * most_parameters> block_;
-    std::array<void*, most_parameters> pointers_;
+    std::array<void*, most_parameters + most_maps> pointers_;
     std::array<Place, most_parameters> places_;
     std::uintptr_t addresses_ = 0;
 };
@@ -226,15 +234,42 @@ KnownValue known_value(const Bound& bound, const Plan& plan, std::uint8_t parame
 
 // Null: an array has changed since it was checked.
 std::unique_ptr<const KnownCall> make_known(const CallArguments& given, const Bound& bound, const Plan& plan,
-                                            const Launch& launch, cuda::GpuDevice& device) {
+                                            const Launch& launch, cuda::GpuDevice& device,
+                                            std::span<const MadeMap> maps) {
     auto call = std::make_unique<KnownCall>(
-        KnownCall{bound.only(), given.count, {}, {}, {}, {}, {}, true, nullptr, &device, launch});
+        KnownCall{bound.only(), given.count, {}, {}, {}, {}, {}, true, !maps.empty(), nullptr, &device, launch, {}});
+    call->maps.assign(maps.begin(), maps.end());
     for (const auto i : bound.index().arrays())
         if (!add_array(*call, bound, plan, i)) return nullptr;
     for (const auto i : bound.index().values()) call->values.push_back(known_value(bound, plan, i));
     for (std::size_t i = 0; i < bound.index().parameter_count(); ++i) call->offsets.push_back(offset_of(plan, i));
     call->block.assign(plan.block.begin(), plan.block.begin() + static_cast<std::ptrdiff_t>(plan.block_bytes));
     return call;
+}
+
+// Python code may run in here, and make calls that replace this one; so may other threads, once the GIL is released.
+void launch_like(const KnownCall& call, void* const* parameters) {
+    Launch made = call.launch;
+    cuda::GpuDevice& device = *call.device;
+    made.config.stream = exchange_stream(*call.streams, device.ordinal());
+    made.parameters = parameters;
+    const nb::gil_scoped_release released;
+    gristmill::launch(made, device, device.kernel(made.entry));
+}
+
+// The maps are remade where an array lies elsewhere. Its large frame is kept out of calls without maps.
+[[gnu::noinline]] void launch_with_maps(const KnownCall& call, RepeatParameters& parameters) {
+    std::array<cuda::EncodedMap, most_maps> maps;
+    for (std::size_t i = 0; i < call.maps.size(); ++i) {
+        const MadeMap& known = call.maps[i];
+        const std::byte* address = parameters.address(call.offsets[known.layout.map->parameter]);
+        if (address == known.address)
+            maps[i] = known.encoded;
+        else
+            encode(call.launch.place.kernel, known.layout, address, *call.device, maps[i]);
+        parameters.set_pointer(call.offsets.size() + i, &maps[i]);
+    }
+    launch_like(call, parameters.pointers());
 }
 
 }  // namespace
@@ -273,12 +308,10 @@ bool KnownCalls::launch(const Callable& callable, const CallArguments& given) {
     for (const KnownValue& known : call.values)
         if (!set_value(callable.index.kernel, known, argument(given, known.parameter), parameters)) return false;
     if (!are_outputs_apart(call, parameters)) return false;
-    Launch made = call.launch;  // other threads may replace the call once the GIL is released
-    cuda::GpuDevice& device = *call.device;
-    made.config.stream = exchange_stream(*call.streams, device.ordinal());
-    made.parameters = parameters.pointers();
-    const nb::gil_scoped_release released;
-    gristmill::launch(made, device, device.kernel(made.entry));
+    if (call.has_maps)
+        launch_with_maps(call, parameters);
+    else
+        launch_like(call, parameters.pointers());
     return true;
 }
 
@@ -303,7 +336,7 @@ bool KnownCalls::read_arrays(const KnownCall& call, const CallArguments& given, 
 }
 
 void KnownCalls::keep(const CallArguments& given, const Bound& bound, const Plan& plan, const Launch& launch,
-                      cuda::GpuDevice& device) {
+                      cuda::GpuDevice& device, std::span<const MadeMap> maps) {
     if (!is_repeatable(bound)) return;
     const std::size_t parameter = bound.index().arrays().front();
     dlpack::Tensor first;
@@ -311,7 +344,7 @@ void KnownCalls::keep(const CallArguments& given, const Bound& bound, const Plan
     const std::uint64_t hash = hash_of(first, bound.only(), given);
     Row* row = place_for(hash);
     if (!row) return;
-    auto call = make_known(given, bound, plan, launch, device);
+    auto call = make_known(given, bound, plan, launch, device, maps);
     if (!call) return;
     *row = {hash, std::move(call)};
     first_ = parameter;

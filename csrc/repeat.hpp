@@ -9,6 +9,7 @@
 #include "bind.hpp"
 #include "device.hpp"
 #include "launch.hpp"
+#include "tensor_map.hpp"
 
 namespace gristmill {
 
@@ -27,7 +28,7 @@ public:
 
     // Remembers a checked call, all positional, that is about to be launched, if one like it is told without Python.
     void keep(const CallArguments& given, const Bound& bound, const Plan& plan, const Launch& launch,
-              cuda::GpuDevice& device);
+              cuda::GpuDevice& device, std::span<const MadeMap> maps);
 
 private:
     struct Row {

@@ -1,6 +1,7 @@
 // What the build writes for the launcher: kernels, specialisations and images, as plain constant data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 
@@ -38,12 +39,26 @@ struct ConstantValue {
 
 using HostFunction = void (*)(const void* parameters, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 
+inline constexpr std::size_t most_maps = 4, most_map_axes = 5;  // of an entry; of a map
+
+// The array at a pointer, as the hardware copies boxes of it. Axes go from the innermost, whose elements follow each
+// other, outwards; the expressions are of the kernel's parameters.
+struct TensorMap {
+    std::uint8_t parameter;
+    Dtype dtype;
+    std::span<const Code> extents;       // elements along each axis
+    std::span<const Code> strides;       // steps in elements along all axes but the first
+    std::span<const std::uint16_t> box;  // elements of one copy along each axis
+    std::uint16_t swizzle;               // bytes of the rows whose chunks change places: 0 (none), 32, 64 or 128
+};
+
 // How the code made for one CUDA target is launched. The blocks of a cluster run one program together.
 struct Geometry {
-    std::uint32_t threads;       // of a block
-    std::uint32_t shared_bytes;  // dynamic shared memory of a block
-    std::uint32_t ctas;          // blocks of a cluster, along x; 1: no cluster
-    bool waits = false;          // for the kernel before it in its stream, before it touches memory
+    std::uint32_t threads;                 // of a block
+    std::uint32_t shared_bytes;            // dynamic shared memory of a block
+    std::uint32_t ctas;                    // blocks of a cluster, along x; 1: no cluster
+    bool waits = false;                    // for the kernel before it in its stream, before it touches memory
+    std::span<const TensorMap> maps = {};  // parameters that follow the kernel's own; only for Variant::aligned32
 };
 
 // The code for one specialisation under one set of promises: images are found by symbol.

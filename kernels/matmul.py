@@ -8,12 +8,12 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 
 D = gm.dtype_var("D", gm.Float)
 
-GROUP = tl.constexpr(8)  # tiles below each other that programs in a row compute: they share what they read of B
-STEP_BYTES = tl.constexpr(128)  # of a row of an operand that one step of the loop takes
+GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 TILES = [
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4},
-    {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 4},
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6},
+    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8},
+    {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6},
 ]
 LAYOUTS = [{"A_TURNED": a, "B_TURNED": b, "ANY_STRIDES": False} for a in (False, True) for b in (False, True)]
 CONFIGS = [gm.Config(**tile, **layout) for layout in LAYOUTS for tile in TILES]
@@ -22,19 +22,20 @@ CONFIGS += [gm.Config(**TILES[-1], A_TURNED=False, B_TURNED=False, ANY_STRIDES=T
 
 
 def fits(D, BLOCK_M, BLOCK_N):
-    """Whether a tile's sums and steps fit: wide elements take smaller tiles."""
-    return BLOCK_M * BLOCK_N * D.itemsize <= {2: 65536, 4: 65536, 8: 32768}[D.itemsize]
+    """Whether a tile's sums and steps fit: wide elements take smaller tiles, of fewer kinds."""
+    size = BLOCK_M * BLOCK_N * D.itemsize
+    return size <= 65536 if D.itemsize == 2 else size == 65536 or BLOCK_M * BLOCK_N == 4096
 
 
 def in_use(D, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
     """What fits; where `a` is turned, which is rarer, one tile for all shapes."""
-    columns = 64 if D.itemsize > 2 or ANY_STRIDES else 128
-    return fits(D, BLOCK_M, BLOCK_N) and (not A_TURNED or columns == BLOCK_N)
+    is_common = (64, 64) if D.itemsize > 2 or ANY_STRIDES else (128, 128)
+    return fits(D, BLOCK_M, BLOCK_N) and (not A_TURNED or is_common == (BLOCK_M, BLOCK_N))
 
 
-def tiles(m, n, BLOCK_M, BLOCK_N):
-    """The grid: one program a tile."""
-    return gm.cdiv(m, BLOCK_M), gm.cdiv(n, BLOCK_N)
+def programs(m, n, BLOCK_M, BLOCK_N):
+    """The grid: programs go from tile to tile, as many as the device runs at once."""
+    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.sm_count)
 
 
 def suits(
@@ -56,9 +57,11 @@ def is_fastest(m, n, is_even, BLOCK_M, BLOCK_N):
 
     The largest is for rows that start on 16 bytes: there would not be registers enough for others.
     """
-    large, medium, small = time(m, n, 128, 256, 100), time(m, n, 128, 128, 108), time(m, n, 64, 64, 150)
-    is_medium = (BLOCK_M == 64) | (medium <= small)
-    return gm.where(BLOCK_N == 256, is_even & (large <= gm.minimum(medium, small)), is_medium)
+    small = time(m, n, 64, 64, 150)
+    flat = gm.minimum(small, time(m, n, 64, 128, 115))
+    medium = gm.minimum(flat, time(m, n, 128, 128, 104))
+    is_fastest_of_medium = (BLOCK_N == 64) | gm.where(BLOCK_M == 64, flat < small, medium < flat)
+    return gm.where(BLOCK_N == 256, is_even & (time(m, n, 128, 256, 100) < medium), is_fastest_of_medium)
 
 
 def time(m, n, rows, columns, cost):
@@ -67,7 +70,7 @@ def time(m, n, rows, columns, cost):
     return rounds * (rows * columns * cost)
 
 
-@gm.kernel(configs=CONFIGS, where=in_use, grid=tiles, pick=suits)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits)
 def matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -99,18 +102,20 @@ def matmul(
     slower. Sums are f32, or f64 for f64, and rounded once; the products of f32 have its accuracy. The gradients are
     `matmul(dout, b.T, da)` and `matmul(a.T, dout, db)`.
     """
-    row, column = tile_of(tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    sums = product(
-        a, a_row, a_column, b, b_row, b_column, rows, columns, m, n, depth, D, A_TURNED, B_TURNED, ANY_STRIDES
-    )
-    store(out, rows, columns, m, n, out_row, out_column, sums, ANY_STRIDES)
+    if ANY_STRIDES:
+        scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, BLOCK_M, BLOCK_N, D)
+    else:
+        left = matrix(a, m, depth, a_row, a_column, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), A_TURNED)
+        right = matrix(b, depth, n, b_row, b_column, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, B_TURNED)
+        for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
+            row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
+            sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, A_TURNED, B_TURNED)
+            store(out, row, column, m, n, out_row, sums)
 
 
-def tiles_of_rows(n, out_size, BLOCK_M, BLOCK_N):
-    """As `tiles`, for all rows of an array of any rank."""
-    return tiles(out_size // n, n, BLOCK_M, BLOCK_N)
+def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N):
+    """As `programs`, for all rows of an array of any rank."""
+    return programs(out_size // n, n, BLOCK_M, BLOCK_N)
 
 
 def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns, BLOCK_M, BLOCK_N):
@@ -121,7 +126,7 @@ def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_colum
     return is_layer & agrees & is_fastest(out_size // n, n, is_even, BLOCK_M, BLOCK_N)
 
 
-@gm.kernel(configs=[gm.Config(**tile) for tile in TILES], where=fits, grid=tiles_of_rows, pick=suits_rows)
+@gm.kernel(configs=[gm.Config(**tile) for tile in TILES], where=fits, grid=programs_of_rows, pick=suits_rows)
 def linear(
     x: gm.ptr[D],
     w: gm.ptr[D],
@@ -144,45 +149,36 @@ def linear(
     bias. The gradients by x and w are `matmul(dout, w, dx)` and `matmul(dout.T, x, dw)`, of rows in one matrix.
     """
     m = out_size // n
-    row, column = tile_of(tl.program_id(1) * tl.num_programs(0) + tl.program_id(0))
-    rows = row * BLOCK_M + tl.arange(0, BLOCK_M)
-    columns = column * BLOCK_N + tl.arange(0, BLOCK_N)
-    sums = product(x, depth, 1, w, 1, depth, rows, columns, m, n, depth, D, False, True, False)
-    terms = tl.load(bias + columns, mask=columns < n).to(sums.dtype)
-    store(out, rows, columns, m, n, n, 1, sums + terms[None, :], False)
+    left = matrix(x, m, depth, depth, 1, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), False)
+    right = matrix(w, depth, n, 1, depth, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, True)
+    for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
+        row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
+        sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, False, True)
+        columns = column + tl.arange(0, BLOCK_N)
+        terms = tl.load(bias + columns, mask=columns < n).to(sums.dtype)
+        store(out, row, column, m, n, n, sums + terms[None, :])
 
 
-def tile_of(program):
-    """The row and column of a program's tile: down GROUP rows, then to the next column."""
-    size = GROUP * tl.num_programs(1)
-    first = program // size * GROUP
-    height = tl.minimum(tl.num_programs(0) - first, GROUP)
-    place = program % size
-    return first + place % height, place // height
+def place_of(tile, m, n, ROWS, COLUMNS):
+    """The first row and column of a tile: tiles go down GROUP of them, then to the next column."""
+    height = tl.cdiv(m, ROWS)
+    size = GROUP * tl.cdiv(n, COLUMNS)
+    first = tile // size * GROUP
+    rest = tl.minimum(height - first, GROUP)
+    place = tile % size
+    return (first + place % rest) * ROWS, place // rest * COLUMNS
 
 
-def product(a, a_row, a_column, b, b_row, b_column, rows, columns, m, n, depth, dtype, A_TURNED, B_TURNED, ANY_STRIDES):
-    """The sums of one tile."""
-    STEP: tl.constexpr = STEP_BYTES // dtype.itemsize
-    sums = tl.zeros((rows.shape[0], columns.shape[0]), tl.float64 if dtype == tl.float64 else tl.float32)
-    for start in range(0, depth, STEP):
-        steps = start + tl.arange(0, STEP)
-        x = part(a, rows, steps, m, depth, a_row, a_column, A_TURNED, ANY_STRIDES)
-        y = part(b, steps, columns, depth, n, b_row, b_column, B_TURNED, ANY_STRIDES)
-        sums = tl.dot(x, y, sums)
-    return sums
+def step_of(ROWS, COLUMNS, dtype):
+    """How far one step of the loop goes along the depth: longer where it has little to compute."""
+    return (256 if ROWS * COLUMNS == 4096 and dtype.itemsize == 2 else 128) // dtype.itemsize
 
 
-def part(p, rows, columns, m, n, row, column, TURNED, ANY_STRIDES):
-    """The tile of a matrix at `rows` and `columns`, 0 outside of it; read along what is contiguous."""
-    if ANY_STRIDES:
-        places = rows[:, None] * row + columns[None, :] * column
-        return tl.load(p + places, mask=(rows[:, None] < m) & (columns[None, :] < n))
+def matrix(p, m, n, row, column, ROWS, COLUMNS, TURNED):
+    """A descriptor of a matrix of m rows and n columns that is read along its rows or, `TURNED`, its columns."""
     if TURNED:
-        places = columns[:, None] * column + (rows[None, :] + regular(m))
-        return tl.load(p + places, mask=(columns[:, None] < n) & (rows[None, :] < m)).T
-    places = rows[:, None] * row + (columns[None, :] + regular(n))
-    return tl.load(p + places, mask=(rows[:, None] < m) & (columns[None, :] < n))
+        return tl.make_tensor_descriptor(p, [n, m], [column + regular(m), 1], [COLUMNS, ROWS])
+    return tl.make_tensor_descriptor(p, [m, n], [row + regular(n), 1], [ROWS, COLUMNS])
 
 
 def regular(length):
@@ -190,13 +186,39 @@ def regular(length):
     return length * 0
 
 
-def store(out, rows, columns, m, n, row, column, value, ANY_STRIDES):
+def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED):
+    """The sums of one tile."""
+    sums = tl.zeros((ROWS, COLUMNS), tl.float64 if dtype == tl.float64 else tl.float32)
+    for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
+        x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
+        y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
+        sums = tl.dot(x, y, sums)
+    return sums
+
+
+def store(out, row, column, m, n, pitch, value):
     """Write a tile of the result, but for what is outside of it."""
-    keep = (rows[:, None] < m) & (columns[None, :] < n)
-    if ANY_STRIDES:
-        tl.store(out + rows[:, None] * row + columns[None, :] * column, value, mask=keep)
-    else:
-        tl.store(out + rows[:, None] * row + (columns[None, :] + regular(n)), value, mask=keep)
+    rows, columns = row + tl.arange(0, value.shape[0]), column + tl.arange(0, value.shape[1])
+    places = rows[:, None] * pitch + (columns[None, :] + regular(n))
+    tl.store(out + places, value, mask=(rows[:, None] < m) & (columns[None, :] < n))
+
+
+def scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, ROWS, COLUMNS, dtype):
+    """The product of matrices whose elements lie anywhere."""
+    STEP: tl.constexpr = 128 // dtype.itemsize
+    for tile in range(tl.program_id(0), tl.cdiv(m, ROWS) * tl.cdiv(n, COLUMNS), tl.num_programs(0)):
+        row, column = place_of(tile, m, n, ROWS, COLUMNS)
+        rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
+        sums = tl.zeros((ROWS, COLUMNS), tl.float64 if dtype == tl.float64 else tl.float32)
+        for start in range(0, depth, STEP):
+            steps = start + tl.arange(0, STEP)
+            left = a + rows[:, None] * a_row + steps[None, :] * a_column
+            right = b + steps[:, None] * b_row + columns[None, :] * b_column
+            x = tl.load(left, mask=(rows[:, None] < m) & (steps[None, :] < depth))
+            y = tl.load(right, mask=(steps[:, None] < depth) & (columns[None, :] < n))
+            sums = tl.dot(x, y, sums)
+        places = rows[:, None] * out_row + columns[None, :] * out_column
+        tl.store(out + places, sums, mask=(rows[:, None] < m) & (columns[None, :] < n))
 
 
 # ---- reference and cases -------------------------------------------------------------------------------------------

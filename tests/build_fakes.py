@@ -6,8 +6,10 @@ import os
 import sys
 from types import SimpleNamespace
 
+from gristmill.dtypes import f16
 from gristmill.errors import KernelError, Position
 from gristmill.specialisation import VARIANTS
+from gristmill.tensor_map import TensorMap
 
 HOST_SUFFIX = {"x86-64-v2": "__v2", "x86-64-v3": "__v3", "x86-64-v4": "__v4", "aarch64": "__aarch64"}
 PTX = """\
@@ -24,6 +26,9 @@ PTX = """\
     ret;
 }}
 """
+
+N, N_OVER_64 = (1, 3), (1, 3, 0, 64, 6)  # of the kernels below
+MAP = TensorMap("x", f16, ((0, 64), N_OVER_64), (N,), (64, 8), 128)
 
 KERNELS = '''\
 import gristmill as gm
@@ -52,20 +57,21 @@ def write_project(folder):
     return file
 
 
-def compile_fake(kernel, specialisation, target, body="st.global.u32 [%rd1], 1;"):
-    """Compile to nothing much; the aligned variant is a duplicate of the general one except for sm_90a."""
+def compile_fake(kernel, specialisation, target, body="st.global.u32 [%rd1], 1;", maps=(MAP,)):
+    """Compile to nothing much; for sm_90a alone the aligned variant is code of its own, which takes `maps`."""
     if target in HOST_SUFFIX:
         return [host_artifact(specialisation, variant, target) for variant in VARIANTS]
-    aligned, general, wide = (cuda_artifact(specialisation, v, target, body) for v in VARIANTS)
+    aligned, general, wide = (cuda_artifact(specialisation, v, target, body, maps) for v in VARIANTS)
     return [aligned if target == "sm_90a" else general, general, wide]
 
 
-def cuda_artifact(specialisation, variant, target, body):
+def cuda_artifact(specialisation, variant, target, body, maps):
     symbol = specialisation.symbol(variant)
     version = 80 if target == "sm_90a" else 70
     code = PTX.format(version=version / 10, target=target, symbol=symbol, body=body).encode()
-    divisibility = {"n": 4} if variant.is_aligned else {}
-    return artifact(symbol, code, divisibility, ptx_version=version, ctas=2 if target == "sm_90a" else 1)
+    divisibility, tensor_maps = ({"n": 4}, maps) if variant.is_aligned else ({}, ())
+    more = {"ptx_version": version, "ctas": 2 if target == "sm_90a" else 1, "tensor_maps": tensor_maps}
+    return artifact(symbol, code, divisibility, **more)
 
 
 def host_artifact(specialisation, variant, target):
@@ -73,7 +79,7 @@ def host_artifact(specialisation, variant, target):
     return artifact(symbol, host_object(symbol))
 
 
-def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1):
+def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1, tensor_maps=()):
     return SimpleNamespace(
         symbol=symbol,
         code=code,
@@ -84,6 +90,7 @@ def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1):
         read=("x",),
         divisibility=divisibility or {},
         ptx_version=ptx_version,
+        tensor_maps=tensor_maps,
     )
 
 
@@ -126,6 +133,11 @@ def compile_refusing(kernel, specialisation, target):
 def compile_bad_ptx(kernel, specialisation, target):
     """Give PTX that ptxas refuses."""
     return compile_fake(kernel, specialisation, target, "bogus.op;" if is_culprit(specialisation, target) else "")
+
+
+def compile_mapped(kernel, specialisation, target):
+    """Take more tensor maps than a launch has room for."""
+    return compile_fake(kernel, specialisation, target, maps=(MAP,) * (5 if is_culprit(specialisation, target) else 4))
 
 
 def compile_chatty(kernel, specialisation, target):

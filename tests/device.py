@@ -18,12 +18,18 @@ from gristmill.compiler.interpreter import _choose, _evaluate, _fill, suitable_v
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.symbolic import evaluate
+from gristmill.tensor_map import TensorMap
 from host import pack
 
 pytest.importorskip("llvmlite")
 ALIGNMENT = 256
 BUFFER, SIZE, END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
+MAP_BYTES, MAP_ALIGNMENT = 128, 64
+MAP_DTYPES = {"f16": 6, "bf16": 9}  # CU_TENSOR_MAP_DATA_TYPE_...
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_...
+PROMOTES_128_BYTES = 2  # CU_TENSOR_MAP_L2_PROMOTION_...
 COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_..._MAJOR and _MINOR
 
 
@@ -123,6 +129,9 @@ def _launch(
     placed = {name: _copied(array) for name, array in arrays.items()}
     pointers = {name: SimpleNamespace(ctypes=SimpleNamespace(data=place)) for name, (_, place) in placed.items()}
     block = pack(kernel, specialisation, variant, {**values, **pointers})
+    for tensor_map in artifact.tensor_maps:
+        block = block.ljust(-(-len(block) // MAP_ALIGNMENT) * MAP_ALIGNMENT, b"\0")
+        block += _encoded(tensor_map, kernel, {**values, **{name: place for name, (_, place) in placed.items()}})
     size, buffer = ctypes.c_size_t(len(block)), ctypes.create_string_buffer(block, len(block))
     fields = (BUFFER, ctypes.addressof(buffer), SIZE, ctypes.addressof(size), END)
     extra = (ctypes.c_void_p * len(fields))(*fields)
@@ -135,6 +144,23 @@ def _launch(
         memory, place = placed[name]
         check(DRIVER.cuMemcpyDtoH_v2(ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(place), _bytes(array)))
         check(DRIVER.cuMemFree_v2(memory))
+
+
+def _encoded(tensor_map: TensorMap, kernel: Kernel, values: Mapping[str, Any]) -> bytes:
+    """Return the map that the driver makes; an axis without elements, of which nothing is read, counts as one."""
+    size, rank = tensor_map.dtype.itemsize, len(tensor_map.box)
+    room = ctypes.create_string_buffer(MAP_BYTES + MAP_ALIGNMENT)
+    place = -(-ctypes.addressof(room) // MAP_ALIGNMENT) * MAP_ALIGNMENT
+    numbers = [int(values[p.name]) for p in kernel.parameters]
+    extents = [max(1, evaluate(code, numbers)) for code in tensor_map.extents]
+    steps = [evaluate(code, numbers) * size for code in tensor_map.strides]
+    lengths, strides = (ctypes.c_uint64 * rank)(*extents), (ctypes.c_uint64 * rank)(*steps)
+    box, ones = (ctypes.c_uint32 * rank)(*tensor_map.box), (ctypes.c_uint32 * rank)(*[1] * rank)
+    address = ctypes.c_uint64(values[tensor_map.parameter])
+    array = (MAP_DTYPES[tensor_map.dtype.name], rank, address, lengths, strides, box, ones)
+    modes = (0, SWIZZLES[tensor_map.swizzle], PROMOTES_128_BYTES, 0)
+    check(DRIVER.cuTensorMapEncodeTiled(ctypes.c_void_p(place), *array, *modes))
+    return ctypes.string_at(place, MAP_BYTES)
 
 
 def _bytes(array: np.ndarray) -> ctypes.c_size_t:

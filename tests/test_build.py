@@ -90,6 +90,15 @@ def test_an_error_in_a_kernel_keeps_its_own_position(tmp_path):
     assert text.endswith("  fix: use another\n  while compiling `gelu_backward__f16__256` for sm_90a")
 
 
+def test_more_tensor_maps_than_a_launch_has_room_for_are_an_error(tmp_path):
+    with pytest.raises(BuildError) as caught:
+        build(tmp_path, "compile_mapped")
+    text = str(caught.value)
+    assert text.startswith("kernels/gelu.py:13:5: error: `gelu_backward__f16__256` for sm_90a: its code takes 5 tensor")
+    assert "a launch has room for 4" in text
+    assert text.endswith("  fix: split the kernel, so that each part copies tiles of at most 4 arrays")
+
+
 @needs_ptxas
 def test_an_error_of_ptxas_names_the_specialisation_of_the_line(tmp_path):
     with pytest.raises(BuildError) as caught:

@@ -8,9 +8,10 @@ import sys
 
 import pytest
 
-from build_fakes import artifact
+from build_fakes import MAP, artifact
 from gristmill.build.cache import Cache, default_folder, make_key, write_atomically, write_if_changed
 from gristmill.build.code import pack_codes, unpack_codes
+from gristmill.build.sources import compiler_files
 
 KEY = make_key("a key")
 
@@ -108,13 +109,17 @@ def test_a_failed_write_leaves_no_file(tmp_path):
 
 
 def test_packed_code_comes_back_and_shares_equal_symbols():
-    code = artifact("k__g32", b"\0code\n" * 1000, divisibility={"n": 4}, ptx_version=70)
+    code = artifact("k__g32", b"\0code\n" * 1000, divisibility={"n": 4}, ptx_version=70, tensor_maps=(MAP, MAP))
     packed = pack_codes([code, code, artifact("k__g64", b"")])
     assert len(packed) < 2 * len(code.code)
     first, second, third = unpack_codes(packed)
     assert first == second
     assert vars(first) == vars(code)
     assert third.code == b""
+
+
+def test_what_packed_code_holds_is_part_of_its_key():
+    assert {"code.py", "tensor_map.py"} <= {path.name for path in compiler_files()}
 
 
 def test_truncated_code_is_refused():

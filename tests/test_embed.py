@@ -15,7 +15,7 @@ from build_fakes import write_project
 from gristmill.build.cache import Cache
 from gristmill.build.code import Code
 from gristmill.build.embed import IMAGES_CPP, Spans, TablesWriter, archive, pack_images, quote
-from gristmill.build.manifest import ImageRow, Manifest, unify_symbols
+from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, ImageRow, Manifest, unify_symbols
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
 from gristmill.errors import BuildError
@@ -92,8 +92,30 @@ def test_a_specialisation_is_paired_with_its_backward(read):
 
 @needs_compiler
 def test_entries_have_one_symbol_for_all_targets(read):
-    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1,0 128,16,2,0 host", read)
+    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1,0,\d 128,16,2,0,\d host", read)
     assert entries == ["a32", "g32", "g64"]
+
+
+@needs_compiler
+def test_only_aligned_code_of_one_target_takes_maps(read):
+    counts = set(re.findall(r"entry \w+__(\w+) geometry \d+,\d+,\d+,\d+,(\d) \d+,\d+,\d+,\d+,(\d) host", read))
+    assert counts == {("a32", "0", "1"), ("g32", "0", "0"), ("g64", "0", "0")}
+
+
+@needs_compiler
+def test_a_map_is_that_of_the_compiler(read):
+    line = "map of 0 dtype 0 extents (0 64) (1 3 0 64 6) strides (1 3) box 64 8 swizzle 128\n"
+    assert read.count("map of") == read.count(line) == 8
+
+
+def test_the_launcher_has_room_for_all_maps():
+    assert f"most_maps = {MOST_MAPS}, most_map_axes = {MOST_MAP_AXES};" in (LAUNCHER / "tables.hpp").read_text()
+
+
+def test_equal_maps_are_written_once(built):
+    tables = (built / "tables.cpp").read_text()
+    assert tables.count("const TensorMap ") == 1
+    assert len(re.findall("const Geometry geometry", tables)) == 2
 
 
 @needs_compiler
@@ -172,7 +194,7 @@ def test_variants_keep_a_symbol_each_where_only_one_target_merges_them():
     names = [specialisation.symbol(variant) for variant in VARIANTS]
 
     def rows(*symbols: str) -> list[Code]:
-        return [Code(s, f"entry {s}(.param {s}_0)".encode(), 32, 0, 1, (), (), {}, 70) for s in symbols]
+        return [Code(s, f"entry {s}(.param {s}_0)".encode(), 32, 0, 1, (), (), {}, 70, ()) for s in symbols]
 
     codes = {("k", "sm_80"): rows(names[1], names[1], names[2]), ("k", "sm_90a"): rows(*names)}
     unified = unify_symbols(codes, specialisation, ("sm_80", "sm_90a"))
@@ -182,7 +204,7 @@ def test_variants_keep_a_symbol_each_where_only_one_target_merges_them():
 
 
 def test_variants_merged_on_all_targets_stay_merged():
-    code = Code("k__g32", b"", 32, 0, 1, (), (), {}, 70)
+    code = Code("k__g32", b"", 32, 0, 1, (), (), {}, 70, ())
     codes = {("k", target): [code] * 3 for target in ("sm_80", "sm_90a")}
     unified = unify_symbols(codes, Specialisation("k", (), ()), ("sm_80", "sm_90a"))
     assert all(found == [code] * 3 for found in unified.values())

@@ -16,7 +16,7 @@ PACKAGE = Path(gristmill.__file__).parent
 # Lowest first; a module belongs to the entry with the longest name that it begins with.
 LAYERS = (
     ("__init__", "errors"),
-    ("dtypes", "positions", "symbolic"),
+    ("dtypes", "positions", "symbolic", "tensor_map"),
     ("signature", "specialisation", "tracing", "choices", "load", "declare", "adopt"),
     ("compiler.ir", "compiler.op", "compiler.facts", "compiler.layout", "compiler.banks", "compiler.tensor"),
     ("compiler.machine",),

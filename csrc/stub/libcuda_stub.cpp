@@ -1,9 +1,11 @@
 // A CUDA driver that only records: tests set devices, versions and failures, and read back loads and launches.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -33,6 +35,15 @@ struct FakeLibrary {
     std::string head;
 };
 
+// What the stub writes for a tensor map; strides in bytes.
+struct FakeMap {
+    char magic[8];
+    std::uint64_t address;
+    std::uint64_t extents[5], strides[4];
+    std::uint32_t dtype, rank, box[5], swizzle, l2_promotion, fill;
+};
+static_assert(sizeof(FakeMap) == 128);
+
 struct State {
     std::mutex mutex;
     int device_count = 1;
@@ -44,6 +55,7 @@ struct State {
     std::map<std::string, int> failures;                      // function -> code
     std::map<std::string, int> failures_left;                 // function -> times; absent: always
     std::map<std::string, std::vector<int>> parameter_sizes;  // entry -> bytes of each parameter
+    std::set<std::string> hidden;                             // functions that this driver lacks
     int context_of_device[64] = {};
     std::vector<void*> contexts;  // stack of the (one) thread under test
     int resets[64] = {};          // of each device's context
@@ -229,6 +241,48 @@ int module_load(void**, const void*, unsigned count, int* options, void** values
     return 218;
 }
 
+constexpr unsigned most_axes = 5, most_box = 256;
+constexpr std::uint64_t most_extent = std::uint64_t{1} << 32, stride_limit = std::uint64_t{1} << 40;
+
+unsigned bytes_of(int dtype) {
+    static const unsigned bytes[]{1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
+    return bytes[dtype];
+}
+
+bool is_box(int dtype, unsigned rank, const std::uint32_t* box, const std::uint32_t* element_steps, int swizzle) {
+    for (unsigned i = 0; i < rank; ++i)
+        if (box[i] < 1 || box[i] > most_box || element_steps[i] != 1) return false;
+    const unsigned inner_bytes = box[0] * bytes_of(dtype);
+    return inner_bytes % 16 == 0 && (swizzle == 0 || inner_bytes <= 16u << swizzle);
+}
+
+bool is_array(unsigned rank, std::uint64_t address, const std::uint64_t* extents, const std::uint64_t* strides) {
+    for (unsigned i = 0; i < rank; ++i)
+        if (extents[i] < 1 || extents[i] > most_extent) return false;
+    for (unsigned i = 0; i + 1 < rank; ++i)
+        if (strides[i] % 16 != 0 || strides[i] >= stride_limit) return false;
+    return address % 16 == 0;
+}
+
+int encode_map(FakeMap* map, int dtype, unsigned rank, std::uint64_t address, const std::uint64_t* extents,
+               const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_steps,
+               int interleave, int swizzle, int l2_promotion, int fill) {
+    record("map");
+    if (const int code = failure("cuTensorMapEncodeTiled")) return code;
+    if (current_device() < 0) return 201;
+    if (state().is_destroyed[current_device()]) return 709;
+    if (reinterpret_cast<std::uintptr_t>(map) % 64 != 0 || dtype < 0 || dtype > 9 || rank < 1 || rank > most_axes ||
+        interleave != 0 || swizzle < 0 || swizzle > 3)
+        return 1;
+    if (!is_array(rank, address, extents, strides) || !is_box(dtype, rank, box, element_steps, swizzle)) return 1;
+    *map = {{'a', ' ', 'm', 'a', 'p', ' ', 'o', 'f'}, address, {}, {}, static_cast<unsigned>(dtype), rank, {},
+            static_cast<unsigned>(swizzle), static_cast<unsigned>(l2_promotion), static_cast<unsigned>(fill)};
+    std::copy_n(extents, rank, map->extents);
+    std::copy_n(strides, rank - 1, map->strides);
+    std::copy_n(box, rank, map->box);
+    return 0;
+}
+
 // By a function, or by a kernel that is taken for one.
 int launch(const Launch* config, void* handle, void** parameters, void** extra) {
     if (const int code = failure("cuLaunchKernelEx")) return code;
@@ -319,6 +373,7 @@ const Symbol symbols[] = {
     {"cuKernelSetAttribute", address(kernel_set_attribute), 12000},
     {"cuKernelGetFunction", address(kernel_get_function), 12000},
     {"cuModuleLoadDataEx", address(module_load), 2010},
+    {"cuTensorMapEncodeTiled", address(encode_map), 12000},
     {"cuLaunchKernelEx", address(launch), 11060},
     {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
     {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
@@ -342,6 +397,7 @@ int cuDriverGetVersion(int* version) {
 int cuGetProcAddress_v2(const char* name, void** out, int version, std::uint64_t, int*) {
     *out = nullptr;
     if (version > state().driver_version) return 1;
+    if (state().hidden.contains(name)) return 500;
     for (const Symbol& symbol : symbols)
         if (!std::strcmp(symbol.name, name) && symbol.version <= version) *out = symbol.address;
     return *out ? 0 : 500;
@@ -365,6 +421,9 @@ void stub_fail(const char* function, int code, int times) {
     if (code) state().failures[function] = code;
     if (code && times) state().failures_left[function] = times;
 }
+
+// Before the driver is opened.
+void stub_hide(const char* function) { state().hidden.insert(function); }
 
 // `sizes`: the bytes of each parameter of an entry, by which its arguments are read at a launch.
 void stub_set_parameters(const char* entry, const int* sizes, int count) {

@@ -1,5 +1,6 @@
 // Prints what generated tables hold, for tests/test_embed.py.
 #include <cstdio>
+#include <utility>
 
 #include "tables.hpp"
 
@@ -7,12 +8,31 @@ using namespace gristmill;
 
 static int called = 0;
 
+static void print_code(Code code) {
+    const char* begin = "(";
+    for (auto word : code) std::printf("%s%lld", std::exchange(begin, " "), static_cast<long long>(word));
+    std::printf(") ");
+}
+
+static void print_map(const TensorMap& map) {
+    std::printf("map of %d dtype %d extents ", map.parameter, static_cast<int>(map.dtype));
+    for (auto code : map.extents) print_code(code);
+    std::printf("strides ");
+    for (auto code : map.strides) print_code(code);
+    std::printf("box");
+    for (auto size : map.box) std::printf(" %d", size);
+    std::printf(" swizzle %d\n", map.swizzle);
+}
+
 static void print_entry(const Entry& entry) {
     std::printf("entry %s geometry", entry.symbol);
-    for (const auto& g : entry.geometry) std::printf(" %u,%u,%u,%d", g.threads, g.shared_bytes, g.ctas, g.waits);
+    for (const auto& g : entry.geometry)
+        std::printf(" %u,%u,%u,%d,%zu", g.threads, g.shared_bytes, g.ctas, g.waits, g.maps.size());
     std::printf(" host %zu ptx", entry.host.size());
     for (auto image : entry.ptx) std::printf(" %d", image);
     std::printf("\n");
+    for (const auto& g : entry.geometry)
+        for (const auto& map : g.maps) print_map(map);
     for (auto function : entry.host) {
         function(nullptr, nullptr, 0, 0);
         ++called;

@@ -288,6 +288,34 @@ constexpr Specialisation new_rows[] = {
      {{"new_only", one_warp, {}, {}}, {"new_only", one_warp, {}, {}}, {"new_only", one_warp, {}, {}}},
      -1}};
 
+// mapped(a, b, y, parts = 1, rows, columns, stride of a): for sm_90a, aligned code takes maps of a, and of b as
+// [parts, columns] of which each second row is left out.
+constexpr std::int64_t mapped_parts[] = {1, 3}, mapped_rows[] = {1, 4}, mapped_columns[] = {1, 5},
+                       mapped_stride[] = {1, 6}, mapped_step[] = {1, 5, 0, 2, 5};
+constexpr Code a_extents[] = {mapped_columns, mapped_rows}, a_strides[] = {mapped_stride},
+               b_extents[] = {mapped_columns, mapped_parts}, b_strides[] = {mapped_step};
+constexpr std::uint16_t a_box[] = {64, 128}, b_box[] = {16, 1};
+constexpr TensorMap mapped_maps[] = {{0, Dtype::f16, a_extents, a_strides, a_box, 128},
+                                     {1, Dtype::u8, b_extents, b_strides, b_box, 0}};
+constexpr Geometry with_maps[] = {{128, 0, 1}, {128, 0, 1, true, mapped_maps}};
+constexpr Parameter mapped_parameters[] = {pointer("a", 0, Dtype::f16, false, {}, true),
+                                           pointer("b", -1, Dtype::u8, false),
+                                           pointer("y", 0, Dtype::f16, true),
+                                           scalar("parts", Dtype::i32, 1),
+                                           index("rows", K::shape, 0, 0),
+                                           index("columns", K::shape, 0, 1),
+                                           index("stride", K::stride, 0, 0)};
+constexpr Specialisation mapped_specialisations[] = {{"mapped__f16",
+                                                      f16s,
+                                                      {},
+                                                      4,
+                                                      0,
+                                                      {},
+                                                      {{"mapped_a32", with_maps, {}, both_ptx},
+                                                       {"mapped_g32", four_warps, {}, both_ptx},
+                                                       {"mapped_g64", four_warps, {}, both_ptx}},
+                                                      -1}};
+
 constexpr Kernel kernels[] = {
     {"scale",
      "y = factor * x",
@@ -355,6 +383,18 @@ constexpr Kernel kernels[] = {
      {},
      -1,
      new_cubins},
+    {"mapped",
+     "",
+     "def mapped(...): ...",
+     "kernels/mapped.py",
+     mapped_parameters,
+     d_var,
+     {},
+     mapped_specialisations,
+     one_grid,
+     {},
+     -1,
+     both_cubins},
 };
 
 #if defined(__x86_64__)

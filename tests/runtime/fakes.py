@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ CODES |= {"complex64": (5, 64)}
 TYPESTRS = {"f16": "<f2", "f32": "<f4", "f64": "<f8", "i32": "<i4", "i64": "<i8", "u8": "|u1", "complex64": "<c8"}
 CPU, CUDA, CUDA_HOST, ROCM = 1, 2, 3, 10
 ADDRESS = 0x7F0000000000
+MAP_BYTES = 128
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,23 @@ class Launch:
     by: str  # "function" or "kernel": what the driver was given
     is_early: bool  # whether it may start while the kernel before it ends
     parameters: list[bytes]
+
+    @property
+    def maps(self) -> list[Map]:
+        """The tensor maps behind the kernel's own parameters."""
+        return [_parse_map(part) for part in self.parameters if len(part) == MAP_BYTES]
+
+
+@dataclass(frozen=True)
+class Map:
+    """A tensor map as the driver was asked for it; strides in bytes, dtype and swizzle by the driver's numbers."""
+
+    address: int
+    dtype: int
+    extents: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
 
 
 class Stub:
@@ -50,6 +69,7 @@ class Stub:
             "cuLibraryGetKernel",
             "cuLaunchKernelEx",
             "cuPointerGetAttribute",
+            "cuTensorMapEncodeTiled",
         ):
             self.fail(function, 0)
 
@@ -61,6 +81,10 @@ class Stub:
 
     def set_parameters(self, entry: str, sizes: Sequence[int]) -> None:
         self.library.stub_set_parameters(entry.encode(), (ctypes.c_int * len(sizes))(*sizes), len(sizes))
+
+    def hide(self, function: str) -> None:
+        """Be a driver without that function; before it is opened."""
+        self.library.stub_hide(function.encode())
 
     @property
     def log(self) -> list[str]:
@@ -78,6 +102,14 @@ def _parse(line: str) -> Launch:
     shared_bytes, stream, context = int(fields["shared"]), int(fields["stream"], 16), int(fields["context"])
     entry, by, is_early = line.split()[1], fields["by"], fields["early"] == "1"
     return Launch(entry, numbers["grid"], numbers["block"], shared_bytes, stream, context, by, is_early, parameters)
+
+
+def _parse_map(data: bytes) -> Map:
+    magic, address, *numbers = struct.unpack("=8sQ9Q10I", data)
+    extents, strides, (dtype, rank), box = numbers[:5], numbers[5:9], numbers[9:11], numbers[11:16]
+    swizzle, l2_promotion, fill = numbers[16:]
+    assert (magic, l2_promotion, fill) == (b"a map of", 2, 0)
+    return Map(address, dtype, tuple(extents[:rank]), tuple(strides[: rank - 1]), tuple(box[:rank]), swizzle)
 
 
 class CudaArray:

@@ -26,12 +26,16 @@ class Api(ctypes.Structure):
 
 
 class Tensors:
-    """Arrays with an exchange API in Python, which counts `reads`; `before_read` is called with each one's number."""
+    """Arrays with an exchange API in Python, which counts `reads`.
+
+    `before_read` is called with each one's number, `before_stream` before it tells the stream.
+    """
 
     def __init__(self):
         self.described: dict[int, DLTensor] = {}
         self.keep: list[object] = []
         self.reads, self.stream, self.before_read = 0, 0, lambda read: None
+        self.before_stream = lambda: None
         self.api = Api(1, 3, (ctypes.c_void_p * 4)(), READ(self._read), STREAM(self._stream))
         capsule = PyCapsule_New(ctypes.addressof(self.api), b"dlpack_exchange_api", None)
         self.type = type("Tensor", (), {"__dlpack_c_exchange_api__": capsule})
@@ -43,6 +47,7 @@ class Tensors:
         return 0
 
     def _stream(self, _kind, _device, out):
+        self.before_stream()
         out[0] = self.stream
         return 0
 

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from gristmill.dtypes import Dtype, parse_dtype
+from gristmill.tensor_map import TensorMap
+
 
 @dataclass(frozen=True)
 class Code:
@@ -21,6 +24,7 @@ class Code:
     read: tuple[str, ...]
     divisibility: dict[str, int]
     ptx_version: int | None
+    tensor_maps: tuple[TensorMap, ...]
 
     @property
     def waits(self) -> bool:
@@ -28,7 +32,7 @@ class Code:
         return b"griddepcontrol.wait" in self.code
 
 
-FIELDS = ("symbol", "threads", "shared_bytes", "ctas", "written", "read", "divisibility", "ptx_version")
+FIELDS = ("symbol", "threads", "shared_bytes", "ctas", "written", "read", "divisibility", "ptx_version", "tensor_maps")
 
 
 def pack_codes(artifacts: Sequence[Any]) -> bytes:
@@ -36,7 +40,7 @@ def pack_codes(artifacts: Sequence[Any]) -> bytes:
     codes = {a.symbol: a.code for a in artifacts}
     rows = [{name: getattr(a, name) for name in FIELDS} for a in artifacts]
     header = {"rows": rows, "sizes": {symbol: len(code) for symbol, code in codes.items()}}
-    return json.dumps(header).encode() + b"\n" + b"".join(codes.values())
+    return json.dumps(header, default=_plain).encode() + b"\n" + b"".join(codes.values())
 
 
 def unpack_codes(data: bytes) -> list[Code]:
@@ -59,4 +63,16 @@ def rename_symbol(code: Code, symbol: str) -> Code:
 
 
 def _code(row: dict[str, Any], code: bytes) -> Code:
-    return Code(**{**row, "code": code, "written": tuple(row["written"]), "read": tuple(row["read"])})
+    maps = tuple(_tensor_map(fields) for fields in row["tensor_maps"])
+    touched = {name: tuple(row[name]) for name in ("written", "read")}
+    return Code(**{**row, **touched, "code": code, "tensor_maps": maps})
+
+
+def _plain(thing: object) -> object:
+    """What stands in JSON for a tensor map or its dtype."""
+    return thing.name if isinstance(thing, Dtype) else vars(thing)
+
+
+def _tensor_map(fields: dict[str, Any]) -> TensorMap:
+    codes = {name: tuple(map(tuple, fields[name])) for name in ("extents", "strides")}
+    return TensorMap(**{**fields, **codes, "dtype": parse_dtype(fields["dtype"]), "box": tuple(fields["box"])})

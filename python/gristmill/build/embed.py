@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gristmill.build.cache import write_if_changed
-from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, ParameterRow, SpecialisationRow
+from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
 from gristmill.dtypes import i64
 from gristmill.errors import BuildError
 
@@ -79,6 +79,7 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
+        self._maps = Spans("maps", "TensorMap")
         self._geometry = Spans("geometry", "Geometry")
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
@@ -101,7 +102,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._geometry)
+        numbers = (self._code, self._codes, self._small, self._maps, self._geometry)
         order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
         return [line for spans in order for line in spans.definitions()]
 
@@ -167,8 +168,17 @@ class TablesWriter:
 
     def _entry(self, row: EntryRow) -> str:
         host, ptx = self._host.refer(row.host), self._small.refer(map(str, row.ptx))
-        geometry = self._geometry.refer(f"{{{','.join(map(str, numbers))}}}" for numbers in row.geometry)
+        geometry = self._geometry.refer(map(self._shape, row.geometry, row.maps))
         return f"{{{quote(row.symbol)},{geometry},{host},{ptx}}}"
+
+    def _shape(self, numbers: Sequence[int], maps: Sequence[MapRow]) -> str:
+        refer = [self._maps.refer(map(self._map, maps))] if maps else []
+        return f"{{{','.join([*map(str, numbers), *refer])}}}"
+
+    def _map(self, row: MapRow) -> str:
+        extents, strides = (self._codes.refer(map(self._expression, codes)) for codes in (row.extents, row.strides))
+        fields = (str(row.parameter), _dtype(row.dtype), extents, strides, self._small.refer(map(str, row.box)))
+        return f"{{{','.join(fields)},{row.swizzle}}}"
 
     def _expression(self, code: Iterable[int]) -> str:
         return self._code.refer(map(_int64, code))

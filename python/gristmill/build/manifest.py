@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gristmill.build.code import Code, rename_symbol
 from gristmill.build.settings import Cubin, Settings, split_name
+from gristmill.build.worker import position_of
 from gristmill.dtypes import Dtype
-from gristmill.specialisation import VARIANTS
+from gristmill.errors import BuildError
+from gristmill.specialisation import VARIANTS, Variant
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation
@@ -21,6 +23,7 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 
 NOT_BUILT = (0, 0, 0, 0)  # the geometry of an entry that a target does not have
+MOST_MAPS, MOST_MAP_AXES = 4, 5  # for which the launcher has room (`csrc/tables.hpp`)
 
 
 @dataclass(frozen=True)
@@ -41,11 +44,27 @@ class ImageRow:
 
 
 @dataclass(frozen=True)
+class MapRow:
+    """A tensor map (`gristmill.tensor_map`) whose parameter is an index."""
+
+    parameter: int
+    dtype: Dtype
+    extents: tuple[tuple[int, ...], ...]
+    strides: tuple[tuple[int, ...], ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True)
 class EntryRow:
-    """One entry; `geometry` by CUDA target: threads, dynamic shared bytes, blocks of a cluster, and 1 if it waits."""
+    """One entry; `geometry` by CUDA target: threads, dynamic shared bytes, blocks of a cluster, and 1 if it waits.
+
+    `maps` by CUDA target: the tensor maps that its code takes behind the kernel's parameters.
+    """
 
     symbol: str
     geometry: tuple[tuple[int, int, int, int], ...]
+    maps: tuple[tuple[MapRow, ...], ...]
     host: tuple[str, ...]
     ptx: tuple[int, ...]
 
@@ -189,12 +208,15 @@ class ManifestBuilder:
 
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
+        for target, code in cuda.items():
+            check_maps(kernel, specialisation, target, VARIANTS[variant], code)
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
         symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
             geometry=tuple((c.threads, c.shared_bytes, c.ctas, int(c.waits)) if c else NOT_BUILT for c in shapes),
+            maps=tuple(map_rows(kernel, c) if c else () for c in shapes),
             host=tuple(self._host_function(code) for code in host),
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )
@@ -265,6 +287,24 @@ def parameter_row(
         default=parameter.default,
         extent=tuple(parameter.extent or ()),
     )
+
+
+def map_rows(kernel: Kernel, code: Code) -> tuple[MapRow, ...]:
+    """Return the rows of the tensor maps that `code` takes."""
+    names = [parameter.name for parameter in kernel.parameters]
+    return tuple(MapRow(**{**vars(m), "parameter": names.index(m.parameter)}) for m in code.tensor_maps)
+
+
+def check_maps(kernel: Kernel, specialisation: Specialisation, target: str, variant: Variant, code: Code) -> None:
+    """Raise BuildError at the kernel's name if `code` takes more tensor maps than a launch has room for."""
+    assert variant.is_aligned or not code.tensor_maps, "only aligned code may take tensor maps: others serve without"
+    assert all(len(m.extents) == len(m.box) == len(m.strides) + 1 <= MOST_MAP_AXES for m in code.tensor_maps)
+    count = len(code.tensor_maps)
+    if count > MOST_MAPS:
+        found = f"its code takes {count} tensor maps, a launch has room for {MOST_MAPS}"
+        what = f"`{specialisation.id}` for {target}: {found}"
+        fix = f"split the kernel, so that each part copies tiles of at most {MOST_MAPS} arrays"
+        raise BuildError(what, fix=fix, position=position_of(kernel))
 
 
 def _values(pairs: Iterable[tuple[str, object]]) -> list[object]:

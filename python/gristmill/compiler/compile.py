@@ -19,6 +19,7 @@ from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
 from gristmill.errors import KernelError
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.tensor_map import TensorMap
 
 Watch = Callable[[str, Any], None]
 
@@ -29,7 +30,7 @@ class Artifact:
 
     `code` is PTX text or an object file; variants with equal `symbol` share it. `threads` and `shared_bytes` are a
     block's, `ctas` the blocks of a cluster. `divisibility` names index parameters that must be multiples of a number
-    for the code to be right.
+    for the code to be right; `tensor_maps` come behind the kernel's parameters.
     """
 
     symbol: str
@@ -41,6 +42,7 @@ class Artifact:
     read: tuple[str, ...]
     divisibility: dict[str, int]
     ctas: int
+    tensor_maps: tuple[TensorMap, ...]
     ptx_version: int | None
 
 
@@ -83,6 +85,7 @@ class Lowered:
     read: tuple[str, ...]
     divisibility: dict[str, int]
     ctas: int
+    tensor_maps: tuple[TensorMap, ...]
     overflows: bool
 
 
@@ -99,7 +102,8 @@ def lower_variant(
     written, read = _touched(function)
     promised = {v.name: d for v, d in divisibility.items()}
     shape = (function.block_threads, machine.shared_bytes)
-    return Lowered(function.name, text, *shape, written, read, promised, function.num_blocks, function.overflows)
+    launched = (function.num_blocks, tuple(function.maps))
+    return Lowered(function.name, text, *shape, written, read, promised, *launched, function.overflows)
 
 
 def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
@@ -112,8 +116,8 @@ def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
     else:
         code, version = emit.emit_object(module, target), None
         watch("object", code)
-    fields = (lowered.threads, lowered.shared_bytes, lowered.written, lowered.read, lowered.divisibility, lowered.ctas)
-    return Artifact(lowered.symbol, target, code, *fields, version)
+    names = ("threads", "shared_bytes", "written", "read", "divisibility", "ctas", "tensor_maps")
+    return Artifact(lowered.symbol, target, code, **{n: getattr(lowered, n) for n in names}, ptx_version=version)
 
 
 def _ignore(stage: str, thing: Any) -> None:

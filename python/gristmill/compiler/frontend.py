@@ -24,16 +24,17 @@ from gristmill.language.types import describe, is_number
 from gristmill.specialisation import LaunchOption
 
 
-def build(kernel: Kernel, specialisation: Specialisation, variant: Variant) -> Function:
+def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_windows: bool = False) -> Function:
     """Compile a kernel's source for one choice of dtypes, constants and promises.
 
-    Raises KernelError, with the position in the author's file, for what the language does not allow.
+    `has_windows`: blocks of descriptors are loaded by ops of their own, otherwise through pointers. Raises KernelError,
+    with the position in the author's file, for what the language does not allow.
     """
     index = dt.i32 if variant.index_bits == 32 else dt.i64
     dtypes = dict(specialisation.dtypes)
     parameters = {p.name: Value(_parameter_type(p, dtypes, index), p.name) for p in kernel.parameters}
     block = Block(list(parameters.values()))
-    builder = Builder(block)
+    builder = Builder(block, has_windows=has_windows)
     set_index_dtype(index)
     fixed = {name: _fixed(value, specialisation) for name, value in kernel.fixed}
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **fixed, **dict(specialisation.constants), **parameters}

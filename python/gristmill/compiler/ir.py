@@ -9,6 +9,7 @@ from typing import Any
 
 from gristmill.dtypes import Dtype
 from gristmill.errors import Position
+from gristmill.tensor_map import TensorMap
 
 MAX_TILE_ELEMENTS = 1 << 20
 
@@ -191,6 +192,7 @@ class Function:
     is_checked: bool = False  # whether the build asks for checks at run time
     facts: dict[Value, int] = field(default_factory=dict)
     never_negative: set[Value] = field(default_factory=set)  # parameters that are sizes
+    maps: list[TensorMap] = field(default_factory=list)  # that the launcher makes, behind the parameters
     layouts: dict[Value, Any] = field(default_factory=dict)
     constancy: dict[Value, int] = field(default_factory=dict)  # neighbours with one value, where more than 1
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gristmill import symbolic
 from gristmill.compiler.ir import Block, Op, Tile, Value
 from gristmill.errors import KernelError, Position
 
@@ -37,7 +38,9 @@ class OpRow:
     does not ask for checks. `goes_by_register`: machines on threads can emit it one access at a time.
     `lies_in_shared`: its result stays in shared memory; `is_kept`: it takes the place for it, from a multiple of
     `place_alignment` on; `fills_shared`: it writes what another op keeps there. `is_product`: it may go to tensor
-    cores. `anchor_layout(op, number of warps)`: the layout in which its result comes, and its last operand is needed.
+    cores. `is_window`: it reads a block that the hardware may copy. `is_cast`: it is the same number in another dtype.
+    `expression`: what it is among the words of a launcher's expressions. `anchor_layout(op, number of warps)`: the
+    layout in which its result comes, and its last operand is needed.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -60,6 +63,9 @@ class OpRow:
     fills_shared: bool = False
     place_alignment: int = 16
     is_product: bool = False
+    is_window: bool = False
+    is_cast: bool = False
+    expression: symbolic.Op | None = None
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
@@ -202,8 +208,9 @@ def composite(family: str) -> Callable[[Callable[..., Any]], Composite]:
 class Builder:
     """Appends ops to a block; rows find the active one through `current()`."""
 
-    def __init__(self, block: Block, inline: Callable[..., Any] | None = None):
+    def __init__(self, block: Block, inline: Callable[..., Any] | None = None, has_windows: bool = False):
         self.block = block
+        self.has_windows = has_windows  # whether loads of descriptors become ops of their own
         self.position: Position | None = None
         self.inline = inline  # compiles a call of an author's function: (function, arguments)
 

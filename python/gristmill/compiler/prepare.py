@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.compiler import frontend
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
-from gristmill.compiler.passes import PIPELINE, access
+from gristmill.compiler.passes import PIPELINE, access, windows
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation, Variant
@@ -25,12 +25,30 @@ def prepare(
 
     `watch(stage, function)` sees the function after each stage.
     """
-    function = frontend.build(kernel, specialisation, variant)
+    if target.has_groups and variant.is_aligned:
+        function, divisibility = _passed(kernel, specialisation, variant, target, watch, has_windows=True)
+        if not windows.windows_of(function):
+            return function, divisibility
+    return _passed(kernel, specialisation, variant, target, watch, has_windows=False)
+
+
+def _passed(
+    kernel: Kernel,
+    specialisation: Specialisation,
+    variant: Variant,
+    target: Target,
+    watch: Callable[[str, Any], None],
+    has_windows: bool,
+) -> tuple[Function, dict[Value, int]]:
+    """As `prepare`; stops early where windows are left that the hardware cannot copy."""
+    function = frontend.build(kernel, specialisation, variant, has_windows)
     if target.kind == "host":
         function.name += f"__{target.level}"
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
     function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
+    if not windows.keep(function):
+        return function, {}
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)
@@ -39,6 +57,8 @@ def prepare(
             run(function)
             verify(function)
             watch(name, function)
+            if name == "pipeline" and windows.windows_of(function):
+                break
     return function, divisibility
 
 

@@ -17,7 +17,7 @@ from gristmill.language.structure import PointerType
 from gristmill.language.types import as_value, cast_to, constant, describe, is_number, need_dtype
 
 
-@op("cast", name="cast", is_cheap=True)
+@op("cast", name="cast", is_cheap=True, is_cast=True)
 def cast(x: Any, dtype: Any, fp_downcast_rounding: Any = None, bitcast: Any = False) -> Value:
     """x as `dtype`: floats round to nearest even, floats to integers truncate, to bool is `!= 0`.
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer, Value
-from gristmill.compiler.op import ROWS, op
+from gristmill.compiler.op import ROWS, active_builder, op
 from gristmill.errors import KernelError
 from gristmill.language import bits, memory
 from gristmill.language import elementwise as ew
@@ -29,6 +29,7 @@ from gristmill.language.types import (
     is_number,
     promote_integers,
 )
+from gristmill.language.windows import window
 
 PADDINGS = ("", "zero", "nan")
 MAX_RANK = 5
@@ -263,6 +264,9 @@ class TensorDescriptor(Structure):
 
     def load(self, offsets: Any) -> Value:
         """The block at `offsets`; elements outside of the array are the padding."""
+        if active_builder().has_windows and self.padding != "nan":
+            places = _offsets(offsets, len(self.shape), "load")
+            return window(self.base, self.shape, self.strides, places, self.block_shape)
         return self._read(self._at(offsets, "load"), "load")
 
     def store(self, offsets: Any, value: Any) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
+from gristmill import symbolic
 from gristmill.compiler.facts import Facts, Span, add_facts, compare_facts, multiply_facts, subtract_facts
 from gristmill.compiler.ir import Value
 from gristmill.compiler.op import OpRow, emit, op
@@ -62,7 +63,7 @@ def _is_pointer(x: Any) -> bool:
     return isinstance(x, Value) and x.type.is_pointer
 
 
-@op("arithmetic", is_cheap=True)
+@op("arithmetic", is_cheap=True, expression=symbolic.Op.ADD)
 def add(x: Any, y: Any) -> Value:
     """x + y; integers wrap in their own width; a pointer moves by an integer number of elements."""
     for pointer, elements in ((x, y), (y, x)):
@@ -105,7 +106,7 @@ def _negative_offset(elements: Any) -> Any:
     return neg(cast_to(elements, dt.i64)) if is_integer else elements
 
 
-@op("arithmetic", is_cheap=True)
+@op("arithmetic", is_cheap=True, expression=symbolic.Op.SUB)
 def sub(x: Any, y: Any) -> Value:
     """x - y; integers wrap; a pointer moves back by an integer number of elements."""
     if _is_pointer(x):
@@ -129,7 +130,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.subtract(x, y)
 
 
-@op("arithmetic", is_cheap=True)
+@op("arithmetic", is_cheap=True, expression=symbolic.Op.MUL)
 def mul(x: Any, y: Any) -> Value:
     """x * y; integers wrap in their own width."""
     a, b = promoted(x, y, what="*")
@@ -210,7 +211,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.divide_roughly(x, y)
 
 
-@op("arithmetic", is_cheap=True)
+@op("arithmetic", is_cheap=True, expression=symbolic.Op.FLOORDIV)
 def floordiv(x: Any, y: Any) -> Value:
     """x // y of integers, truncated towards zero as in C (not floored); the lowest // -1 wraps, and x // 0 is x."""
     a, b = promoted(x, y, what="//", is_division=True)

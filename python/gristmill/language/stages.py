@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Tile, Value
+from gristmill.compiler.ir import Op, Tile, Value
 from gristmill.compiler.op import emit, emit_effect, op
 from gristmill.language.types import as_value
 
@@ -74,9 +74,12 @@ def _(m: Any, op: Any, ring: Any, index: Any) -> Any:
 
 
 @op("internal", kind="tile", lies_in_shared=True, is_kept=True)
-def pipe(stages: int) -> Value:
-    """Two barriers for each slot of rings: of copies that have come, and of warps that have read."""
-    return emit("pipe", Tile(dt.u64, (2, stages)))
+def pipe(stages: int, has_copies: bool = True, has_windows: bool = False) -> Value:
+    """Two barriers for each slot of rings: of copies that have come, and of warps that have read.
+
+    `has_copies`: threads copy to it; `has_windows`: the hardware does.
+    """
+    return emit("pipe", Tile(dt.u64, (2, stages)), has_copies=has_copies, has_windows=has_windows)
 
 
 @pipe.lower(on="threads")
@@ -126,6 +129,29 @@ def acquire(pipe: Any) -> Value:
 @acquire.lower(on="threads")
 def _(m: Any, op: Any, pipe: Any) -> Any:
     return m.acquire(pipe)
+
+
+@op("internal", kind="tile", effect="act", fills_shared=True)
+def expect(pipe: Any, size: int) -> None:
+    """The hardware is going to copy that many bytes to the producers' slot."""
+    emit_effect("expect", as_value(pipe), size=size)
+
+
+@expect.lower(on="threads")
+def _(m: Any, op: Any, pipe: Any) -> None:
+    m.expect(pipe, op.attributes["size"])
+
+
+@op("internal", kind="tile", effect="read", fills_shared=True)
+def copy_window(pipe: Any, ring: Any, slot: Any, window: Op) -> None:
+    """Let the hardware begin to copy a window to a slot; 0 where it is outside of the array."""
+    emit_effect("copy_window", *window.operands, pipe, ring, slot, **window.attributes)
+
+
+@copy_window.lower(on="threads")
+def _(m: Any, op: Any, *operands: Any) -> None:
+    *window, pipe, ring, slot = operands
+    m.copy_window(op, window, pipe, ring, slot)
 
 
 @op("internal", kind="tile", effect="act", fills_shared=True)

@@ -20,6 +20,7 @@ from gristmill.compiler.ir import (
     walk,
 )
 from gristmill.dtypes import Dtype
+from gristmill.language.windows import parts_of
 
 MAX_ACCESS_BYTES = 16
 MAX_UPDATE_BYTES = 4
@@ -112,7 +113,9 @@ def promise(function: Function) -> dict[Value, int]:
     Only those matter that offsets of addresses are computed from.
     """
     made = definitions(function.body)
-    offsets = [op.operands[-1] for op in walk(function.body) if isinstance(op, Op) and op.row.is_address]
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
+    offsets = [op.operands[-1] for op in ops if op.row.is_address]
+    offsets += [stride for op in ops if op.row.is_window for stride in parts_of(op)[2]]
     elements = [v.type.dtype.element for v in function.parameters if isinstance(v.type.dtype, Pointer)]
     if not elements:
         return {}
@@ -129,9 +132,9 @@ def _is_index(value: Value) -> bool:
 
 
 def _computed_from(value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]]) -> list[Value]:
-    """What arithmetic made `value` of, or loops and branches hand on; memory and comparisons do not count."""
+    """What arithmetic made `value` of, or loops and branches hand on: by ops that keep multiples."""
     statement = made.get(value)
     if not isinstance(statement, Op):
         return carried.get(value, [])
-    is_arithmetic = not statement.row.effect and not statement.row.predicate
+    is_arithmetic = statement.row.facts_function is not None and not statement.row.predicate
     return statement.operands if is_arithmetic else []

@@ -17,13 +17,14 @@ from gristmill.compiler.op import ROWS, Builder, building, current
 from gristmill.compiler.passes import roles
 from gristmill.compiler.passes.plan import Plan, plan_of, settled
 from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.compiler.passes.windows import windows_of
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
 
 def run(function: Function) -> None:
     """Pipeline every innermost loop that can be: by warps for copies alone where all are fit for it."""
-    if not roles.split(function):
+    if not roles.split(function) and not windows_of(function):
         _block(function.body, function)
     drop_unused(function)
 

@@ -27,7 +27,12 @@ class Plan:
     @property
     def stage_bytes(self) -> int:
         """Of the loads of a step."""
-        return sum(_bytes(load.results[0]) for load, _ in self.loads)
+        return sum(bytes_of(load.results[0]) for load, _ in self.loads)
+
+    @property
+    def windows(self) -> int:
+        """How many of the loads the hardware copies."""
+        return sum(load.row.is_window for load, _ in self.loads)
 
     def rings(self) -> list[Value]:
         """Emit the room for each load."""
@@ -80,7 +85,7 @@ def plan_of(loop: For, function: Function) -> Plan | None:
                 loads.append((source, op))
     if not loads:
         return None
-    slices = {load: _ahead(load.operands[:2], loop, made) for load, _ in loads}
+    slices = {load: _ahead(load.operands if load.row.is_window else load.operands[:2], loop, made) for load, _ in loads}
     written, links = written_arguments(loop.body, function), sources(function.body)
     is_apart = {load: _is_apart(addressed(load.operands[0], links, function), written) for load, _ in loads}
     loads = [(load, share) for load, share in loads if slices[load] is not None and is_apart[load]]
@@ -114,16 +119,17 @@ def _is_apart(read: set[Value], written: set[Value] | None) -> bool:
 
 def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     """As many as the loop or the kernel asks for, fewer where they do not fit beside what else a step takes."""
-    size = sum(_bytes(load.results[0]) for load, _ in loads)
+    size = sum(bytes_of(load.results[0]) for load, _ in loads)
     asked = loop.attributes.get("num_stages") or function.num_stages
     gone = {op for pair in loads for op in pair}
     others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
-    kept = sum(_bytes(op.results[0]) for op in others if op.row.is_kept)
+    kept = sum(bytes_of(op.results[0]) for op in others if op.row.is_kept)
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
 
-def _bytes(value: Value) -> int:
+def bytes_of(value: Value) -> int:
+    """Of a tile."""
     return value.type.elements * value.type.dtype.itemsize
 
 
@@ -133,12 +139,14 @@ def exchanged_bytes(op: Op) -> int:
     if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
         return 0
     if row.result_layout:
-        return MOST_WARPS * sum(map(_bytes, op.results))
-    return max(map(_bytes, op.operands), default=0)
+        return MOST_WARPS * sum(map(bytes_of, op.results))
+    return max(map(bytes_of, op.operands), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
     """Whether a load is one of words side by side that come as they are, or as 0."""
+    if load.row.is_window:
+        return True
     if load.row.effect != "read" or load.attributes.get("volatile") or not load.operands[0].type.shape:
         return False
     dtype = load.results[0].type.dtype

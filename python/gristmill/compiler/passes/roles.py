@@ -27,15 +27,15 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, exchanged_bytes, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import Plan, bytes_of, exchanged_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
-PRODUCER_WARPS = 4
+PRODUCER_WARPS = 4  # one where the hardware copies: a thread of it tells what
 CONSUMER_WARPS = (4, 8)
 LEFT_BYTES = 20480  # for what consumers exchange
-LEAST_STAGES = 3
+LEAST_STAGES = 3  # two where the hardware copies
 
 
 def split(function: Function) -> bool:
@@ -51,7 +51,7 @@ def split(function: Function) -> bool:
     needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
     for plan in plans:
         plan.stages = min(*(p.stages for p in plans), room // needed)
-    if any(plan.stages < LEAST_STAGES or not plan.open_sums() for plan in plans):
+    if any(plan.stages < _least(plan) or not plan.open_sums() for plan in plans):
         return False
     common = Block()
     known = {shape: _ring(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
@@ -67,6 +67,10 @@ def split(function: Function) -> bool:
     return True
 
 
+def _least(plan: Plan) -> int:
+    return 2 if plan.windows == len(plan.loads) else LEAST_STAGES
+
+
 def _read_arguments(function: Function) -> set[Value]:
     links = sources(function.body)
     reads = [s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"]
@@ -80,13 +84,15 @@ def _plans(function: Function) -> list[Plan]:
 
 def _shape(plan: Plan) -> tuple[Any, ...]:
     """What loops must have in common to share a ring."""
-    return tuple((load.results[0].type, share.attributes["is_turned"]) for load, share in plan.loads)
+    return tuple(
+        (load.results[0].type, share.attributes["is_turned"], load.row.is_window) for load, share in plan.loads
+    )
 
 
 def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
     with building(Builder(common)):
         slots = plan.rings()
-        return ROWS["pipe"](plan.stages), slots
+        return ROWS["pipe"](plan.stages, plan.windows < len(plan.loads), plan.windows > 0), slots
 
 
 # ---- consumers -----------------------------------------------------------------------------------------------------
@@ -130,7 +136,8 @@ def _producer(function: Function, plans: list[Plan], rings: list[tuple[Value, li
     for plan, (pipe, slots) in zip(plans, rings, strict=True):
         _produce(plan, copies, pipe, slots)
     _drop_effects(body)
-    producer = Function(function.name, body, PRODUCER_WARPS, facts=function.facts, constancy=function.constancy)
+    num_warps = PRODUCER_WARPS if any(plan.windows < len(plan.loads) for plan in plans) else 1
+    producer = Function(function.name, body, num_warps, facts=function.facts, constancy=function.constancy)
     drop_unused(producer)
     carried.run(producer)
     drop_unused(producer)
@@ -146,15 +153,23 @@ def _produce(plan: Plan, copies: dict[Statement, Statement], pipe: Value, rings:
     made = {value: statement for statement in copies.values() for value in statement.results}
     assert isinstance(loop, For)
     block = Block(loop.body.arguments)
-    loads = {copies[share]: (copies[load], ring) for (load, share), ring in zip(plan.loads, rings, strict=True)}
+    loads: dict[Statement, tuple[Op, Value]] = {
+        copies[share]: (copies[load], ring)  # type: ignore[misc]
+        for (load, share), ring in zip(plan.loads, rings, strict=True)
+    }
     same: dict[Value, Value] = {}
     with building(Builder(block)) as builder:
         builder.position = loop.position
         index, always = ROWS["acquire"](pipe), constant(True, dt.bool_)
+        if plan.windows:
+            ROWS["expect"](pipe, sum(bytes_of(load.results[0]) for load, _ in plan.loads if load.row.is_window))
         for statement in loop.body.statements:
             statement.operands[:] = [same.get(v, v) for v in statement.operands]
             if statement in loads:
                 load, ring = loads[statement]
+                if load.row.is_window:
+                    ROWS["copy_window"](pipe, ring, index, load)
+                    continue
                 pointers, *mask = load.operands[:2]
                 ROWS["copy"](_rebased(pointers, made), ring, index, always, *mask, **load.attributes)
             elif isinstance(statement, Op) and statement.row.anchor_layout:
@@ -217,5 +232,5 @@ def _is_simple(statement: Statement) -> bool:
     if isinstance(statement, (For, If, While)):
         return True
     row = statement.row
-    is_read = row.effect == "read" and not row.fills_shared and statement.operands[0].type.is_scalar
+    is_read = row.effect == "read" and not (row.fills_shared or row.is_window) and statement.operands[0].type.is_scalar
     return row.is_own or row.fills_shared or is_read

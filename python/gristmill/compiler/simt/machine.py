@@ -13,7 +13,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Place, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS, Layout
 from gristmill.compiler.machine import V
-from gristmill.compiler.simt import lone, printing, tensor, updates
+from gristmill.compiler.simt import lone, printing, tensor, updates, windows
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
@@ -247,7 +247,21 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.clock.barrier()
         return Numbers(np.int32(state.filled % pipe.stages), dt.i32)
 
+    def expect(self, pipe: Any, size: int) -> None:
+        pipe.state.missing += size
+
+    def copy_window(self, op: Op, window: Sequence[V], pipe: Any, ring: Any, slot: V) -> None:
+        windows.copy(self, op, window, ring, cast(Numbers, slot).each * ring.elements)
+        pipe.state.missing -= ring.elements * ring.dtype.itemsize
+
+    def tile_at(self, ring: Any) -> SharedTile:
+        """The shared memory of a ring."""
+        return _reserved(ring.memory)
+
     def publish(self, pipe: Any) -> None:
+        if pipe.state.missing:
+            message = f"a slot waits for {pipe.state.missing} bytes more than are copied to it"
+            raise SimulationError(message, fix=COMPILER_FIX)
         pipe.state.groups.append(self.copies.begun())
         pipe.state.filled += 1
 

@@ -22,11 +22,13 @@ KEPT = ("op", "places", "statement", "loop_depth")
 
 @dataclass
 class PipeState:
-    """How many slots each role has passed, how many are read, and the copies that fill those not taken yet."""
+    """How many slots each role has passed, how many are read, and the copies that fill those not taken yet; and the
+    bytes that the next slot waits for, less those that the hardware copies to it."""
 
     taken: int = 0
     filled: int = 0
     released: int = 0
+    missing: int = 0
     groups: list[Any] = field(default_factory=list)
 
 

@@ -58,19 +58,18 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
 
     def text(self) -> str:
         """Lower the whole function and return its text."""
-        from gristmill.compiler.targets import cuda_cluster
+        from gristmill.compiler.targets import cuda_cluster, cuda_windows
 
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
-        if self.function.sm >= LOWEST_WAITING_SM:
-            self.declarations.add("declare void @llvm.nvvm.griddepcontrol.wait()")
-            self.say("call void @llvm.nvvm.griddepcontrol.wait()")
         if self.function.producer is None:
+            self.wait_for_kernel()
             self.run(self.function.body, values)
         else:
             cuda_roles.text(self, values)
         cuda_cluster.arrive(self)
         threads = self.function.block_threads
-        parameters = ", ".join(self._declare(v) for v in self.function.parameters)
+        declared = [self._declare(v) for v in self.function.parameters]
+        parameters = ", ".join([*declared, *cuda_windows.parameters(self)])
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
@@ -78,6 +77,12 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
+
+    def wait_for_kernel(self) -> None:
+        """Wait for the kernel before this one, which may not have ended when blocks start."""
+        if self.function.sm >= LOWEST_WAITING_SM:
+            self.declarations.add("declare void @llvm.nvvm.griddepcontrol.wait()")
+            self.say("call void @llvm.nvvm.griddepcontrol.wait()")
 
     def _declare(self, parameter: Value) -> str:
         if isinstance(parameter.type.dtype, Pointer):
@@ -164,7 +169,8 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
 
     def _shifted(self, index: V, mask: int, shift: int) -> V:
         warps = self.num_warps + self.function.producer_warps
-        whole = {self.lane: 31, self.warp: warps - 1, self.rank: self.num_blocks - 1}[index]
+        counts = {self.lane: 32, self.warp: warps, self.rank: self.num_blocks}
+        whole = (1 << (counts[index] - 1).bit_length()) - 1
         part = index if mask == whole else self.emit(f"and {self.typed(index)}, {mask}", dt.i32)
         if shift == 0:
             return part

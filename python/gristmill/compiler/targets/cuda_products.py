@@ -73,6 +73,14 @@ class CudaTensorMachine(TensorMachine):
     def acquire(self, pipe: Any) -> V:
         return cuda_roles.acquire(self, pipe)
 
+    def expect(self, pipe: Any, size: int) -> None:
+        cuda_roles.expect(self, pipe, size)
+
+    def copy_window(self, op: Op, window: Sequence[V], pipe: Any, ring: Any, slot: V) -> None:
+        from gristmill.compiler.targets import cuda_windows
+
+        cuda_windows.copy_window(self, op, window, pipe, ring, slot)
+
     def publish(self, pipe: Any) -> None:
         cuda_roles.publish(self, pipe)
 

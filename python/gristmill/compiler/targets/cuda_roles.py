@@ -19,6 +19,10 @@ WAIT = (
 INIT = "{ .reg .pred p; setp.eq.u32 p, $0, 0; @p mbarrier.init.shared::cta.b64 [$1], $2; }"
 ARRIVE = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
 COPIES_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
+EXPECT = "@$2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+LET_START = (
+    "griddepcontrol.launch_dependents;"  # the next kernel's blocks, where there is room; they wait at their start
+)
 FENCE = "fence.mbarrier_init.release.cluster;"
 # Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
 # consumers than that would wait for ever; fewer for producers, and addresses spill.
@@ -35,9 +39,14 @@ class State:
 
 def text(m: Any, values: dict[Any, Any]) -> None:
     """Emit both programs."""
+    from gristmill.compiler.targets import cuda_windows
+
     function = m.function
     m.run(function.common, values)
     assembly(m, FENCE)
+    cuda_windows.prefetch(m)
+    assembly(m, LET_START)
+    m.wait_for_kernel()
     m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
     labels = [m.new_label(name) for name in ("producers", "consumers", "done")]
@@ -48,7 +57,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
         labels, (function.producer, function.body), ("dec", "inc"), REGISTERS, strict=False
     ):
         m.begin_label(label)
-        if function.num_warps == 8:
+        if function.num_warps == 8 and function.producer_warps == 4:
             assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {registers};")
         m.run(program, dict(values))
         m.say(f"br label %{labels[2]}")
@@ -57,7 +66,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
 
 def begin(m: Any, pipe: Any) -> Any:
     """Make a pipe's barriers ready, and a state for each role."""
-    counts = (32 * m.function.producer_warps, m.num_warps)
+    counts = (32 * m.function.producer_warps * pipe.has_copies + pipe.has_windows, m.num_warps)
     thread = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in range(5)], (), dt.i32)
     for i in range(2 * pipe.stages):
         assembly(
@@ -75,11 +84,12 @@ def begin(m: Any, pipe: Any) -> Any:
 
 
 def take(m: Any, pipe: Any) -> V:
-    """Wait for a full slot; what cp.async wrote is then shown to the tensor cores."""
+    """Wait for a full slot; what threads copied is then shown to the tensor cores."""
     state = pipe.state["consumers"]
     slot = _load(m, state.slot)
     assembly(m, WAIT, _barrier(m, pipe, slot), _load(m, state.parity))
-    m.show_tensor_cores()
+    if pipe.has_copies:
+        m.show_tensor_cores()
     return slot
 
 
@@ -110,9 +120,28 @@ def acquire(m: Any, pipe: Any) -> V:
     return slot
 
 
+def expect(m: Any, pipe: Any, size: int) -> None:
+    """One thread arrives, and tells what else has to come."""
+    assembly(m, EXPECT, filling(m, pipe), m.constant(dt.i32, size), is_first_producer(m))
+
+
+def filling(m: Any, pipe: Any) -> V:
+    """The barrier of the producers' slot."""
+    return _barrier(m, pipe, _load(m, pipe.state["producers"].slot))
+
+
+def is_first_producer(m: Any) -> V:
+    """Whether the thread is the one that speaks for all."""
+    is_first_lane = m.is_thread(range(5), (), ())
+    if m.function.producer_warps == 1:
+        return is_first_lane
+    return m.bit_and(is_first_lane, _is(m, m.uniform_warp(), m.function.num_warps))
+
+
 def publish(m: Any, pipe: Any) -> None:
-    """Each thread arrives when its copies have come."""
-    assembly(m, COPIES_ARRIVE, _barrier(m, pipe, _load(m, pipe.state["producers"].slot)))
+    """Each thread arrives when its copies have come; those of the hardware arrive by themselves."""
+    if pipe.has_copies:
+        assembly(m, COPIES_ARRIVE, filling(m, pipe))
     next_slot(m, pipe, "producers")
 
 
@@ -135,7 +164,7 @@ def _store(m: Any, name: str, x: V) -> None:
 
 def assembly(m: Any, text: str, *operands: V) -> None:
     """Emit PTX that all threads come to, and that memory accesses do not pass."""
-    letters = ["b" if x.dtype == dt.bool_ else "r" for x in operands]
+    letters = ["b" if x.dtype == dt.bool_ else "l" if x.dtype.bits == 64 else "r" for x in operands]
     constraints = ",".join([*letters, "~{memory}"])
     arguments = ", ".join(map(m.typed, operands))
     m.say(f'call void asm sideeffect "{text}", "{constraints}"({arguments}) convergent nounwind')

@@ -46,6 +46,14 @@ class TensorMachine(Machine):
         """Wait until the producers' slot is empty; returns its number."""
 
     @abstractmethod
+    def expect(self, pipe: Any, size: int) -> None:
+        """The hardware is going to copy `size` bytes to the producers' slot."""
+
+    @abstractmethod
+    def copy_window(self, op: Op, window: Sequence[V], pipe: Any, ring: Any, slot: V) -> None:
+        """Let the hardware begin to copy a block of an array: `window` has its base, lengths, strides and offsets."""
+
+    @abstractmethod
     def publish(self, pipe: Any) -> None:
         """The slot is full when the copies begun so far have come; go on to the producers' next one."""
 

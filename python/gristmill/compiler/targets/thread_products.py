@@ -32,6 +32,11 @@ class Shared:
     def elements(self) -> int:
         return math.prod(self.shape)
 
+    def offset(self, outer: int, inner: int) -> int:
+        """Where an element lies, by its index along the axis whose elements lie side by side, and the other one."""
+        coordinates = (outer, inner) if self.inner == 1 else (inner, outer)
+        return self.arrangement.offset(flatten(coordinates, self.shape))
+
 
 def share(m: Any, op: Op, tile: Any) -> Shared:
     """Write a tile to shared memory, as many elements at once as a thread has side by side, and wait for all."""
@@ -69,10 +74,12 @@ def slot(m: Any, ring: Shared, index: V) -> Shared:
 
 @dataclass(eq=False)
 class Pipe:
-    """The barriers of a ring: full[slot], then empty[slot]; and what a machine keeps beside."""
+    """The barriers of a ring: full[slot], then empty[slot]; who fills it; and what a machine keeps beside."""
 
     memory: V
     stages: int
+    has_copies: bool
+    has_windows: bool
     state: Any = None
 
 
@@ -80,7 +87,7 @@ def pipe(m: Any, op: Op) -> Pipe:
     """Two barriers a slot."""
     _, stages = op.results[0].type.shape
     (memory,) = m.scratch([dt.u64], 2 * stages)
-    return Pipe(memory, stages)
+    return Pipe(memory, stages, op.attributes["has_copies"], op.attributes["has_windows"])
 
 
 def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:

@@ -1,0 +1,129 @@
+"""Tensor maps: how the hardware is told of the arrays from which it copies blocks for tensor cores.
+
+A window is kept where everything about its array is known at the launch: a pointer parameter, sizes and strides that
+follow from parameters, strides that can be promised to be multiples of 16 bytes. One window that is not, and the
+kernel reads all of them through pointers.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gristmill import symbolic
+from gristmill.compiler.facts import Facts
+from gristmill.compiler.ir import Block, For, Function, Op, Pointer, Statement, Value, definitions, uses, walk
+from gristmill.compiler.tensor import fits_groups, panel_bytes
+from gristmill.dtypes import Dtype, bf16, f16, i32
+from gristmill.language.windows import parts_of
+from gristmill.tensor_map import TensorMap
+
+MOST_MAPS = 4  # that a launcher passes
+MOST_ROWS = 256  # of a box
+CHUNK_BYTES = 16
+
+
+def windows_of(function: Function) -> list[Op]:
+    """The windows that the program takes into registers, or that nothing has been decided of."""
+    return [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window]
+
+
+def keep(function: Function) -> bool:
+    """Give each window its map if the hardware can copy them all: in loops, as operands of warpgroups' products."""
+    made = definitions(function.body)
+    _drop_axes(function.body, uses(function.body))
+    products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
+    operands = {_source(value, made) for op in products for value in op.operands[:2]}
+    inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
+    windows = windows_of(function)
+    if not all(op in operands and op in inside and _is_known(op, function, made) for op in windows):
+        return False
+    if windows and not all(_is_fit(op, function) for op in products):
+        return False
+    found = [_map(op, function, made) for op in windows]
+    function.maps = list(dict.fromkeys(found))
+    for op, tensor_map in zip(windows, found, strict=True):
+        op.attributes["map"] = function.maps.index(tensor_map)
+    return len(function.maps) <= MOST_MAPS
+
+
+def _is_fit(product: Op, function: Function) -> bool:
+    a, b = (v.type for v in product.operands[:2])
+    return isinstance(a.dtype, Dtype) and fits_groups(a.shape, b.shape, a.dtype, function.num_warps)
+
+
+def _source(value: Value, made: dict[Value, Statement]) -> Statement | None:
+    """What an operand of a product is read by, if it is only turned."""
+    op = made.get(value)
+    is_turned = isinstance(op, Op) and op.row.is_view and op.attributes.get("order") == (1, 0)
+    return made.get(op.operands[0]) if is_turned else op  # type: ignore[union-attr]
+
+
+def _drop_axes(block: Block, counts: dict[Value, int]) -> None:
+    """Let windows of one matrix of many be matrices, where all that follows is a reshape to that."""
+    made, kept = definitions(block), list[Statement]()
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _drop_axes(inner, counts)
+        is_regrouped = isinstance(statement, Op) and statement.row.is_view and "order" not in statement.attributes
+        source = made.get(statement.operands[0]) if is_regrouped else None
+        is_window = isinstance(source, Op) and source.row.is_window and counts[source.results[0]] == 1
+        if is_window and _is_matrix_of(statement.results[0].type.shape, source.attributes["block"]):  # type: ignore
+            source.results = statement.results  # type: ignore[union-attr]
+        else:
+            kept.append(statement)
+    block.statements[:] = kept
+
+
+def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
+    return shape == block[-2:] and math.prod(block[:-2]) == 1
+
+
+def _is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
+    base, shape, strides, offsets = parts_of(op)
+    dtype, block = op.results[0].type.dtype, op.attributes["block"]
+    is_matrix = len(op.results[0].type.shape) == 2 and dtype in (f16, bf16)
+    if not is_matrix or base not in function.parameters or function.facts.get(base, 1) % CHUNK_BYTES:
+        return False
+    codes = [_code(value, function, made) for value in (*shape, *strides)]
+    is_narrow = all(value.type.dtype == i32 for value in offsets)
+    wanted = CHUNK_BYTES // dtype.itemsize
+    is_even = all(_facts(v, wanted, function, made).divisibility % wanted == 0 for v in strides[:-1])
+    return None not in codes and is_narrow and is_even and block[-1] * dtype.itemsize >= 2 * CHUNK_BYTES
+
+
+def _facts(value: Value, number: int, function: Function, made: dict[Value, Statement]) -> Facts:
+    """What is known of a number if the launcher promises that parameters are multiples of `number`."""
+    if value in function.parameters:
+        return Facts(number)
+    op = made.get(value)
+    if not isinstance(op, Op) or op.row.facts_function is None:
+        return Facts()
+    found: Facts = op.row.facts_function(op, *(_facts(v, number, function, made) for v in op.operands))
+    return found
+
+
+def _code(value: Value, function: Function, made: dict[Value, Statement]) -> symbolic.Code | None:
+    """The expression of a number that is known at the launch."""
+    if value in function.parameters:
+        return (symbolic.Op.PARAM, function.parameters.index(value))
+    op = made.get(value)
+    if not isinstance(op, Op):
+        return None
+    if not op.operands and "value" in op.attributes:
+        return (symbolic.Op.CONST, op.attributes["value"])
+    parts = [_code(v, function, made) for v in op.operands]
+    if None in parts or not (op.row.is_cast or op.row.expression):
+        return None
+    words = [word for part in parts for word in part or ()]
+    return tuple(words) if op.row.is_cast else (*words, op.row.expression)
+
+
+def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
+    base, shape, strides, _ = parts_of(op)
+    dtype, block = op.results[0].type.dtype, op.attributes["block"]
+    assert isinstance(dtype, Dtype) and isinstance(base.type.dtype, Pointer)
+    codes = [[_code(v, function, made) or () for v in reversed(values)] for values in (shape, strides)]
+    width = panel_bytes(block[-2:], 1, dtype.itemsize)
+    box = (width // dtype.itemsize, min(block[-2], MOST_ROWS), *(1 for _ in block[:-2]))
+    name = function.parameters[function.parameters.index(base)].name
+    return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width if width > CHUNK_BYTES else 0)

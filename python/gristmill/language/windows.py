@@ -1,0 +1,28 @@
+"""Blocks that the hardware copies: an op that a descriptor's load becomes where a target has tensor maps.
+
+Passes keep it where tensor cores take the block from shared memory, and read it through pointers elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gristmill.compiler.ir import Op, Pointer, Tile, Value
+from gristmill.compiler.op import emit, op
+from gristmill.language.types import as_value
+
+
+@op("internal", kind="tile", effect="read", is_window=True)
+def window(base: Any, shape: Sequence[Any], strides: Sequence[Any], offsets: Sequence[Any], block: Any) -> Value:
+    """The block at `offsets` of the array of `shape` and `strides` at `base`; 0 outside of the array."""
+    assert isinstance(base.type.dtype, Pointer)
+    operands = [as_value(x) for x in (*shape, *strides, *offsets)]
+    return emit("window", Tile(base.type.dtype.element, tuple(block)), base, *operands, block=tuple(block))
+
+
+def parts_of(op: Op) -> tuple[Value, list[Value], list[Value], list[Value]]:
+    """The base, shape, strides and offsets of an op that begins with those of a window."""
+    rank = len(op.attributes["block"])
+    base, *numbers = op.operands[: 1 + 3 * rank]
+    return base, numbers[:rank], numbers[rank : 2 * rank], numbers[2 * rank :]

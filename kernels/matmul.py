@@ -10,9 +10,12 @@ D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 TILES = [
+    {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6},
+    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5},
+    {"BLOCK_M": 128, "BLOCK_N": 144, "num_warps": 8, "num_stages": 5},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8},
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6},
     {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6},
 ]
 LAYOUTS = [{"A_TURNED": a, "B_TURNED": b, "ANY_STRIDES": False} for a in (False, True) for b in (False, True)]
@@ -53,19 +56,34 @@ def suits(
 
 
 def is_fastest(m, n, is_even, BLOCK_M, BLOCK_N):
-    """Whether a tile takes no longer than those after it; the last one is for all shapes.
+    """Whether no tile takes less time; of the last two, which are for all shapes, whether the other one does not.
 
-    The largest is for rows that start on 16 bytes: there would not be registers enough for others.
+    The others are for rows that start on 16 bytes, so that the hardware copies them.
     """
-    small = time(m, n, 64, 64, 150)
-    flat = gm.minimum(small, time(m, n, 64, 128, 115))
-    medium = gm.minimum(flat, time(m, n, 128, 128, 104))
-    is_fastest_of_medium = (BLOCK_N == 64) | gm.where(BLOCK_M == 64, flat < small, medium < flat)
-    return gm.where(BLOCK_N == 256, is_even & (time(m, n, 128, 256, 100) < medium), is_fastest_of_medium)
+    small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
+    least = gm.minimum(small, medium)
+    for rows, columns in ((16, 64), (128, 256), (128, 192), (128, 144), (64, 128)):
+        least = gm.minimum(least, time(m, n, rows, columns))
+    is_least = is_even & (time(m, n, BLOCK_M, BLOCK_N) <= least)
+    return gm.where(
+        BLOCK_M * BLOCK_N == 4096, True, gm.where((BLOCK_N == 128) & (BLOCK_M == 128), medium <= small, is_least)
+    )
 
 
-def time(m, n, rows, columns, cost):
-    """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile."""
+def time(m, n, rows, columns):
+    """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile.
+
+    The cost of an element grows where instructions are narrow; a tile of few rows takes as long as its columns come.
+    """
+    cost = gm.where(
+        rows == 16,
+        320,
+        gm.where(
+            rows == 64,
+            gm.where(columns == 64, 150, 115),
+            gm.where(columns == 128, 104, gm.where(columns == 144, 108, 100)),
+        ),
+    )
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
     return rounds * (rows * columns * cost)
 
@@ -107,10 +125,11 @@ def matmul(
     else:
         left = matrix(a, m, depth, a_row, a_column, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), A_TURNED)
         right = matrix(b, depth, n, b_row, b_column, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, B_TURNED)
+        to = matrix(out, m, n, out_row, 1, BLOCK_M, BLOCK_N, False)
         for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
             sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, A_TURNED, B_TURNED)
-            store(out, row, column, m, n, out_row, sums)
+            to.store([row, column], sums)
 
 
 def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N):
@@ -151,12 +170,13 @@ def linear(
     m = out_size // n
     left = matrix(x, m, depth, depth, 1, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), False)
     right = matrix(w, depth, n, 1, depth, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, True)
+    to = matrix(out, m, n, n, 1, BLOCK_M, BLOCK_N, False)
     for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
         row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
         sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, False, True)
-        columns = column + tl.arange(0, BLOCK_N)
+        columns = column + tl.arange(0, padded(BLOCK_N))
         terms = tl.load(bias + columns, mask=columns < n).to(sums.dtype)
-        store(out, row, column, m, n, n, sums + terms[None, :])
+        to.store([row, column], sums + terms[None, :])
 
 
 def place_of(tile, m, n, ROWS, COLUMNS):
@@ -171,7 +191,7 @@ def place_of(tile, m, n, ROWS, COLUMNS):
 
 def step_of(ROWS, COLUMNS, dtype):
     """How far one step of the loop goes along the depth: longer where it has little to compute."""
-    return (256 if ROWS * COLUMNS == 4096 and dtype.itemsize == 2 else 128) // dtype.itemsize
+    return (256 if ROWS * COLUMNS <= 4096 and dtype.itemsize == 2 else 128) // dtype.itemsize
 
 
 def matrix(p, m, n, row, column, ROWS, COLUMNS, TURNED):
@@ -187,20 +207,23 @@ def regular(length):
 
 
 def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED):
-    """The sums of one tile."""
-    sums = tl.zeros((ROWS, COLUMNS), tl.float64 if dtype == tl.float64 else tl.float32)
+    """The sums of one tile; one of few rows is computed as its transpose, since instructions have 64 rows."""
+    SUMMED: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
+    sums = tl.zeros((COLUMNS, ROWS) if ROWS == 16 else (ROWS, padded(COLUMNS)), SUMMED)
     for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
-        x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
-        y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
-        sums = tl.dot(x, y, sums)
-    return sums
+        if ROWS == 16:
+            y = right.load([column, start]) if RIGHT_TURNED else right.load([start, column]).T
+            sums = tl.dot(y, left.load([row, start]).T, sums)
+        else:
+            x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
+            y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
+            sums = tl.dot(x, y, sums)
+    return sums.T if ROWS == 16 else sums
 
 
-def store(out, row, column, m, n, pitch, value):
-    """Write a tile of the result, but for what is outside of it."""
-    rows, columns = row + tl.arange(0, value.shape[0]), column + tl.arange(0, value.shape[1])
-    places = rows[:, None] * pitch + (columns[None, :] + regular(n))
-    tl.store(out + places, value, mask=(rows[:, None] < m) & (columns[None, :] < n))
+def padded(size):
+    """The power of two that holds a tile's columns."""
+    return 256 if size > 128 else size
 
 
 def scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, ROWS, COLUMNS, dtype):

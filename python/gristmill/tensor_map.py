@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gristmill.dtypes import Dtype
@@ -23,3 +24,12 @@ class TensorMap:
     strides: tuple[Code, ...]
     box: tuple[int, ...]
     swizzle: int
+
+    def boxes(self, rows: int, columns: int) -> list[tuple[int, int]]:
+        """Where the boxes begin that together hold a block: row and column."""
+        return [(r, c) for c in range(0, columns, self.box[0]) for r in range(0, rows, self.box[1])]
+
+    @property
+    def box_bytes(self) -> int:
+        """What one copy brings."""
+        return math.prod(self.box) * self.dtype.itemsize

@@ -11,6 +11,7 @@ from gristmill.dtypes import Dtype
 
 PANEL_BYTES = 128
 CHUNK_BYTES = 16
+STORE_BUFFERS = 2  # of columns of panels, which the hardware stores in turn
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps:
         return False
     groups = num_warps // GROUP_WARPS
     columns = b[1] // max(1, groups // min(groups, a[0] // GROUP_ROWS))
-    return columns >= 8 and min(a[1], b[1]) >= 16
+    return columns >= 16 and min(a[1], b[1]) >= 16
 
 
 def left(unit: Unit, sums: Layout, depth: int) -> Layout:
@@ -138,25 +139,25 @@ def inner_axis(layout: Layout) -> int:
     return first.index(1) if sum(first) == 1 else len(layout.shape) - 1
 
 
-def panel_bytes(shape: tuple[int, ...], inner: int, itemsize: int) -> int:
-    """The width of panels: as of the widest swizzle that the inner axis fills, or all of the axis."""
-    return min(PANEL_BYTES, shape[inner] * itemsize)
+def panel_bytes(inner_bytes: int) -> int:
+    """The width of panels: of the widest swizzle that divides an inner axis of so many bytes, or all of a short one."""
+    return min(PANEL_BYTES, inner_bytes & -inner_bytes)
 
 
-def panels(shape: tuple[int, ...], inner: int, itemsize: int) -> Arrangement:
-    """Panels of 128 bytes along the inner axis, or of 64 or 32 where it is shorter, swizzled as TMA and wgmma do.
+def panels(shape: tuple[int, ...], inner: int, itemsize: int, panel: int) -> Arrangement:
+    """Panels of `panel` bytes along the inner axis, swizzled as TMA and wgmma do.
 
-    Within each 1024 bytes, chunks of 16 bytes change places by the number of the 128 bytes that they lie in: eight rows
-    of a column of chunks, which matrix loads read at once, lie in different banks.
+    Within each 1024 bytes, or 512 or 256, chunks of 16 bytes change places by the number of the 128 bytes that they lie
+    in: eight rows of a column of chunks, which matrix loads read at once, lie in different banks.
     """
-    width = panel_bytes(shape, inner, itemsize) // itemsize
+    width = panel // itemsize
     outer = 1 - inner
     images = [0] * (flatten(tuple(s - 1 for s in shape), shape).bit_length())
     for axis, size in ((inner, shape[inner]), (outer, shape[outer])):
         for c in _powers(1, size):
             position = flatten(tuple(c if a == axis else 0 for a in range(2)), shape)
-            panel, within = divmod(c, width) if axis == inner else (0, c * width)
-            images[position.bit_length() - 1] = _swizzled(panel * width * shape[outer] + within, width, itemsize)
+            number, within = divmod(c, width) if axis == inner else (0, c * width)
+            images[position.bit_length() - 1] = _swizzled(number * width * shape[outer] + within, width, itemsize)
     return Arrangement(tuple(images), ())
 
 

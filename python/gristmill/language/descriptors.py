@@ -29,7 +29,7 @@ from gristmill.language.types import (
     is_number,
     promote_integers,
 )
-from gristmill.language.windows import window
+from gristmill.language.windows import padded_shape, store_window, window
 
 PADDINGS = ("", "zero", "nan")
 MAX_RANK = 5
@@ -38,14 +38,19 @@ Scalar = Value | int
 
 @dataclass(frozen=True)
 class Axis:
-    """The indices of a tile along one axis: a scalar `start`, if there is one, plus `steps`, which is a 1-d tile."""
+    """The indices of a tile along one axis: a scalar `start`, if there is one, plus `steps`, which is a 1-d tile.
+
+    Of the steps only the first `size` count.
+    """
 
     start: Value | None
     steps: Value
+    size: int
 
 
 def _axes(offsets: Sequence[Value], block_shape: Sequence[int]) -> list[Axis]:
-    return [Axis(offset, arange(0, size)) for offset, size in zip(offsets, block_shape, strict=True)]
+    sizes = zip(offsets, block_shape, padded_shape(block_shape), strict=True)
+    return [Axis(offset, arange(0, padded), size) for offset, size, padded in sizes]
 
 
 def _times(index: Value, stride: Scalar) -> Value:
@@ -79,6 +84,8 @@ def _inside(shape: Sequence[Scalar], axes: Sequence[Axis], checked: Sequence[int
         index = axis.steps if axis.start is None else ew.add(axis.start, axis.steps)
         index = _across(index, i, len(axes))
         part = bits.and_(ew.ge(index, 0), ew.lt(index, shape[i]))
+        if axis.size < axis.steps.type.shape[0]:
+            part = bits.and_(part, _across(ew.lt(axis.steps, axis.size), i, len(axes)))
         mask = part if mask is None else bits.and_(mask, part)
     return mask
 
@@ -130,13 +137,17 @@ def _same_rank(rank: int, what: str, **lists: Sequence[Any]) -> None:
             raise KernelError(f"{what}(): {len(items)} {name} for {rank} axes", fix=fix)
 
 
-def _block_shape(shape: Any, rank: int, what: str) -> tuple[int, ...]:
+def _block_shape(shape: Any, rank: int, what: str, is_padded: bool = False) -> tuple[int, ...]:
+    """The sizes of a block, powers of two unless it is padded to such."""
     if not isinstance(shape, (tuple, list)):
         raise KernelError(
             f"{what}(): block_shape must be a tuple, got {describe(shape)}", fix="use `block_shape=[...]`"
         )
     _same_rank(rank, what, block_shape=shape)
-    return check_shape(shape, f"{what}()")
+    if not is_padded or not all(isinstance(size, int) and size > 0 for size in shape):
+        return check_shape(shape, f"{what}()")
+    check_shape(padded_shape(shape), f"{what}()")
+    return tuple(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,7 +282,13 @@ class TensorDescriptor(Structure):
 
     def store(self, offsets: Any, value: Any) -> None:
         """Write the elements of `value`, a block of `block_shape`, that lie inside of the array."""
-        self._write(self._at(offsets, "store"), value, self.block_shape, "store")
+        padded = padded_shape(self.block_shape)
+        if active_builder().has_windows:
+            places = _offsets(offsets, len(self.shape), "store")
+            tile = cast_to(broadcast_value(as_value(_fitting(value, padded, "store")), padded), self.dtype)
+            store_window(self.base, self.shape, self.strides, places, self.block_shape, tile)
+        else:
+            self._write(self._at(offsets, "store"), value, padded, "store")
 
     def gather(self, x_offsets: Any, y_offset: Any) -> Value:
         """Rows `x_offsets` from column `y_offset` on, of a descriptor whose block is one row."""
@@ -318,7 +335,8 @@ class TensorDescriptor(Structure):
             fix = "give the rows' numbers as a 1-d block"
             raise KernelError(f"{what}(): rows must be a 1-d block of integers, got {describe(x_offsets)}", fix=fix)
         (column,) = _offsets((y_offset,), 1, what)
-        return [Axis(None, _as_index(x_offsets)), Axis(column, arange(0, self.block_shape[1]))]
+        rows = Axis(None, _as_index(x_offsets), x_offsets.type.shape[0])
+        return [rows, *_axes([column], self.block_shape[1:])]
 
     def _places(self, axes: list[Axis]) -> tuple[Value, Value | None]:
         return _addresses(self.base, self.strides, axes), _inside(self.shape, axes, range(len(axes)))
@@ -335,7 +353,7 @@ class TensorDescriptor(Structure):
         if name not in ROWS:
             raise KernelError(f"{name}() is not supported", fix="load, change and store in one program")
         pointers, mask = self._places(self._at(offsets, name))
-        tile = cast_to(as_value(_fitting(value, self.block_shape, name)), self.dtype)
+        tile = cast_to(as_value(_fitting(value, padded_shape(self.block_shape), name)), self.dtype)
         ROWS[name](pointers, tile, mask=mask)
 
 
@@ -352,7 +370,8 @@ def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any
     """A descriptor of the array of `shape` and `strides` at `base`, of which `block_shape` is one access.
 
     `d.load(offsets)` pads with zeros, or with `padding_option="nan"` NaN; `d.store(offsets, value)` leaves out what is
-    outside. The last stride is 1.
+    outside. The last stride is 1. A size of the block that is no power of two is padded to the next one: what is loaded
+    has padding behind, which a store leaves out.
     """
     what = "make_tensor_descriptor"
     base = _base(base, what)
@@ -364,7 +383,7 @@ def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any
     if not (is_number(steps[-1]) and steps[-1] == 1):
         fix = "use `tl.make_block_ptr` or pointers for other strides"
         raise KernelError(f"{what}(): the last stride must be the constant 1, got {describe(steps[-1])}", fix=fix)
-    descriptor = TensorDescriptor(base, extents, steps, _block_shape(block_shape, rank, what), padding_option or "zero")
+    descriptor = TensorDescriptor(base, extents, steps, _block_shape(block_shape, rank, what, is_padded=True), padding_option or "zero")
     _filler(descriptor.padding, descriptor.dtype, what)
     return descriptor
 

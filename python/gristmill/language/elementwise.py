@@ -348,6 +348,7 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
     infer.__doc__ = f"The {name} of x and y; of a number and NaN the number, or with `propagate_nan='all'` NaN."
     row = op("arithmetic")(infer)
     row.reference(lambda x, y, *, keep_nan: (numpy_keeping if keep_nan else numpy_ignoring)(x, y))
+    row.facts(lambda op, x, y: Facts(min(x.each, y.each), 1, min(x.constancy, y.constancy)))
     row.lower(lambda m, x, y, *, keep_nan: getattr(m, name)(x, y, keep_nan=keep_nan))
     return row
 

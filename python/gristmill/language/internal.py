@@ -86,13 +86,14 @@ def _(m: Any, op: Any, x: Any) -> Any:
 
 
 @op("internal", kind="tile")
-def product(a: Any, b: Any, acc: Any, precision: str = "", by_groups: bool = False, is_open: bool = False) -> Value:
+def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
     """What `dot` is, of operands in shared memory, by tensor cores.
 
-    `by_groups`: of warpgroups rather than warps. `is_open`: the result is there after `settle`, or as another's `acc`.
+    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_open`: the result is there after `settle`, or
+    as another's `acc`. `columns`: how many of b's columns there are; behind them it is padded.
     """
     a, b, acc = (as_value(x) for x in (a, b, acc))
-    return emit("product", acc.type, a, b, acc, precision=precision, by_groups=by_groups, is_open=is_open)
+    return emit("product", acc.type, a, b, acc, **how)
 
 
 @product.reference
@@ -116,14 +117,14 @@ def _(m: Any, op: Any, a: Any, b: Any, acc: Any) -> Any:
 
 
 @op("internal", kind="tile")
-def settle(x: Any) -> Value:
-    """The sums of products that are open, when they are there."""
+def settle(x: Any, columns: int) -> Value:
+    """The sums of products that are open, when they are there; `columns` as in `product`."""
     x = as_value(x)
-    return emit("settle", x.type, x)
+    return emit("settle", x.type, x, columns=columns)
 
 
 @settle.reference
-def _(x: Any) -> Any:
+def _(x: Any, *, columns: int) -> Any:
     return x
 
 
@@ -133,4 +134,4 @@ settle.forward_layout = lambda op, layout: layout
 
 @settle.lower(on="threads")
 def _(m: Any, op: Any, x: Any) -> Any:
-    return m.tile(x.layout, m.settle_products(list(x.registers)))
+    return m.settle(op, x)

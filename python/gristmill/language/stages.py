@@ -15,9 +15,13 @@ from gristmill.language.types import as_value
 
 
 @op("internal", kind="tile", lies_in_shared=True, is_kept=True, place_alignment=1024)
-def ring(stages: int, tile: Tile, is_turned: bool) -> Value:
-    """Shared memory for `stages` tiles; `is_turned`: `slot` gives their transposes."""
-    return emit("ring", tile.with_shape((stages, *tile.shape)), is_turned=is_turned)
+def ring(stages: int, tile: Tile, is_turned: bool, panel: int, elements: int) -> Value:
+    """Shared memory for `stages` tiles; `is_turned`: `slot` gives their transposes.
+
+    The tiles lie in panels of `panel` bytes, each takes the room of so many `elements`.
+    """
+    how = {"is_turned": is_turned, "panel": panel, "elements": elements}
+    return emit("ring", tile.with_shape((stages, *tile.shape)), **how)
 
 
 @ring.lower(on="threads")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
+from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS, panel_bytes
 
 COPY_BYTES = (4, 8, 16)
 MOST_WARPS = 32
@@ -27,7 +28,7 @@ class Plan:
     @property
     def stage_bytes(self) -> int:
         """Of the loads of a step."""
-        return sum(bytes_of(load.results[0]) for load, _ in self.loads)
+        return sum(slot_elements(load) * load.results[0].type.dtype.itemsize for load, _ in self.loads)
 
     @property
     def windows(self) -> int:
@@ -36,8 +37,10 @@ class Plan:
 
     def rings(self) -> list[Value]:
         """Emit the room for each load."""
-        kinds = [(load.results[0].type, share.attributes["is_turned"]) for load, share in self.loads]
-        return [ROWS["ring"](self.stages, kind, is_turned) for kind, is_turned in kinds]
+        return [
+            ROWS["ring"](self.stages, load.results[0].type, share.attributes["is_turned"], *room_of(load))
+            for load, share in self.loads
+        ]
 
     def views(self, rings: list[Value], slot: Value) -> dict[Value, Value]:
         """What stands in a slot for each tile that the loop has shared."""
@@ -69,6 +72,18 @@ class Plan:
             is_alone = place >= 0 and body.arguments[1 + place] is own and counts[own] == counts[op.results[0]] == 1
             found += [place] if is_alone else []
         return found if len(found) == len(products) else []
+
+
+def slot_elements(load: Op) -> int:
+    """The room of a tile that is loaded, in elements: of what pads a window at the end there is none."""
+    return int(load.attributes.get("elements", load.results[0].type.elements))
+
+
+def room_of(load: Op) -> tuple[int, int]:
+    """The width of the panels in which a tile lies, in bytes, and its room in elements."""
+    kind = load.results[0].type
+    panel = panel_bytes(kind.shape[-1] * kind.dtype.itemsize)
+    return load.attributes.get("panel", panel), slot_elements(load)
 
 
 def plan_of(loop: For, function: Function) -> Plan | None:
@@ -119,28 +134,29 @@ def _is_apart(read: set[Value], written: set[Value] | None) -> bool:
 
 def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     """As many as the loop or the kernel asks for, fewer where they do not fit beside what else a step takes."""
-    size = sum(bytes_of(load.results[0]) for load, _ in loads)
+    size = sum(slot_elements(load) * load.results[0].type.dtype.itemsize for load, _ in loads)
     asked = loop.attributes.get("num_stages") or function.num_stages
     gone = {op for pair in loads for op in pair}
     others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
-    kept = sum(bytes_of(op.results[0]) for op in others if op.row.is_kept)
+    kept = sum(_bytes(op.results[0]) for op in others if op.row.is_kept)
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
 
-def bytes_of(value: Value) -> int:
-    """Of a tile."""
+def _bytes(value: Value) -> int:
     return value.type.elements * value.type.dtype.itemsize
 
 
 def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
+    if row.is_window and op.results == []:
+        return STORE_BUFFERS * op.operands[-1].type.shape[0] * PANEL_BYTES
     if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
         return 0
     if row.result_layout:
-        return MOST_WARPS * sum(map(bytes_of, op.results))
-    return max(map(bytes_of, op.operands), default=0)
+        return MOST_WARPS * sum(map(_bytes, op.results))
+    return max(map(_bytes, op.operands), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
@@ -189,4 +205,5 @@ def settled(loop: For, place: int) -> Op:
     product.attributes["is_open"] = True
     result = loop.results[place]
     loop.results[place] = Value(result.type, result.name)
-    return Op(ROWS["settle"], [loop.results[place]], {}, [result], loop.position)
+    how = {"columns": product.attributes["columns"]}
+    return Op(ROWS["settle"], [loop.results[place]], how, [result], loop.position)

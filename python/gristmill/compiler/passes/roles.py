@@ -27,7 +27,7 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, bytes_of, exchanged_bytes, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import Plan, exchanged_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
@@ -162,7 +162,7 @@ def _produce(plan: Plan, copies: dict[Statement, Statement], pipe: Value, rings:
         builder.position = loop.position
         index, always = ROWS["acquire"](pipe), constant(True, dt.bool_)
         if plan.windows:
-            ROWS["expect"](pipe, sum(bytes_of(load.results[0]) for load, _ in plan.loads if load.row.is_window))
+            ROWS["expect"](pipe, sum(load.attributes["bytes"] for load, _ in plan.loads if load.row.is_window))
         for statement in loop.body.statements:
             statement.operands[:] = [same.get(v, v) for v in statement.operands]
             if statement in loads:

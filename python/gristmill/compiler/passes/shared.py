@@ -92,11 +92,12 @@ class _Placer:
         """Give places for the whole kernel, which other blocks may write at any time."""
         found: list[Place] = []
         for op in ops:
-            taken, is_lasting = self.noted[op]
+            sizes, is_lasting = self.noted[op]
             if is_lasting and not op.row.is_kept:
                 first = len(found)
-                for size in taken:
-                    found += [] if size is None else [self._new(size, [*self.lasting, *found])]
+                for size in sizes:
+                    taken = [*self.lasting, *found]
+                    found += [] if size is None else [self._new(size, taken, op.row.place_alignment)]
                 op.places = tuple(found[first:])
                 del self.noted[op]
         return found

@@ -9,6 +9,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Function, Op, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.compiler.passes.windows import used_shape
 from gristmill.compiler.tensor import UNITS, fits_groups
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
@@ -57,6 +58,7 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     sums = op.results[0].type.elements // (32 * function.num_warps)
     function.overflows |= not by_groups and sums > MOST_SUMS
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
+    how["columns"] = used_shape(op.operands[1], made)[1]
     shared = [_shared(value, op, made, before) for value in op.operands[:2]]
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]

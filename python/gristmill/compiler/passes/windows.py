@@ -11,44 +11,95 @@ import math
 
 from gristmill import symbolic
 from gristmill.compiler.facts import Facts
-from gristmill.compiler.ir import Block, For, Function, Op, Pointer, Statement, Value, definitions, uses, walk
-from gristmill.compiler.tensor import fits_groups, panel_bytes
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    Op,
+    Pointer,
+    Statement,
+    Tile,
+    Value,
+    addressed,
+    definitions,
+    sources,
+    uses,
+    walk,
+)
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f16, i32
-from gristmill.language.windows import parts_of
+from gristmill.language.windows import padded_shape, parts_of
 from gristmill.tensor_map import TensorMap
 
 MOST_MAPS = 4  # that a launcher passes
 MOST_ROWS = 256  # of a box
-CHUNK_BYTES = 16
+CHUNK_BYTES, LEAST_PANEL = 16, 32
+ROWS = 8  # over which chunks change places
 
 
 def windows_of(function: Function) -> list[Op]:
-    """The windows that the program takes into registers, or that nothing has been decided of."""
-    return [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window]
+    """The windows that the program reads by itself; also those that it writes, while warps have no roles."""
+    windows = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window]
+    return [op for op in windows if op.results or function.producer is None]
 
 
 def keep(function: Function) -> bool:
-    """Give each window its map if the hardware can copy them all: in loops, as operands of warpgroups' products."""
-    made = definitions(function.body)
+    """Give each window its map if the hardware can copy them all: in loops, as operands of warpgroups' products.
+
+    What it stores must be an array that nothing else in the kernel touches.
+    """
     _drop_axes(function.body, uses(function.body))
+    made, windows = definitions(function.body), windows_of(function)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
     operands = {_source(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
-    windows = windows_of(function)
-    if not all(op in operands and op in inside and _is_known(op, function, made) for op in windows):
+    loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
+    is_apart = all(_is_apart(op, function) for op in stores)
+    if not is_apart or not all(op in operands and op in inside for op in loads):
         return False
-    if windows and not all(_is_fit(op, function) for op in products):
+    if not all(_is_known(op, function, made) for op in windows):
+        return False
+    if windows and not all(_is_fit(op, function, made) for op in products):
         return False
     found = [_map(op, function, made) for op in windows]
     function.maps = list(dict.fromkeys(found))
     for op, tensor_map in zip(windows, found, strict=True):
-        op.attributes["map"] = function.maps.index(tensor_map)
+        size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
+        op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
+        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op)}
     return len(function.maps) <= MOST_MAPS
 
 
-def _is_fit(product: Op, function: Function) -> bool:
+def _is_apart(store: Op, function: Function) -> bool:
+    """Whether nothing else reads or writes the array."""
+    links = sources(function.body)
+    others = [s for s in walk(function.body) if isinstance(s, Op) and s.row.touches_memory and s is not store]
+    return not any(store.operands[0] in addressed(op.operands[0], links, function) for op in others)
+
+
+def _tile(op: Op) -> Tile:
+    """The type of what is loaded or stored."""
+    return op.results[0].type if op.results else op.operands[-1].type
+
+
+def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bool:
+    """Whether warpgroups can multiply; padding may only be behind the columns that one instruction computes."""
     a, b = (v.type for v in product.operands[:2])
-    return isinstance(a.dtype, Dtype) and fits_groups(a.shape, b.shape, a.dtype, function.num_warps)
+    if not isinstance(a.dtype, Dtype) or not fits_groups(a.shape, b.shape, a.dtype, function.num_warps):
+        return False
+    left, right = (used_shape(value, made) for value in product.operands[:2])
+    is_whole = b.shape[1] <= MOST_COLUMNS and a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
+    is_padded = right[1] != b.shape[1]
+    return left == a.shape and right[0] == b.shape[0] and (not is_padded or (is_whole and right[1] % 8 == 0))
+
+
+def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:
+    """The shape of an operand of a product without what pads a window."""
+    source = _source(value, made)
+    if not (isinstance(source, Op) and source.row.is_window):
+        return value.type.shape
+    block: tuple[int, ...] = source.attributes["block"][-2:]
+    return block if source.results[0] is value else block[::-1]
 
 
 def _source(value: Value, made: dict[Value, Statement]) -> Statement | None:
@@ -59,7 +110,7 @@ def _source(value: Value, made: dict[Value, Statement]) -> Statement | None:
 
 
 def _drop_axes(block: Block, counts: dict[Value, int]) -> None:
-    """Let windows of one matrix of many be matrices, where all that follows is a reshape to that."""
+    """Let windows of one matrix of many be matrices, where all that follows, or leads there, is a reshape."""
     made, kept = definitions(block), list[Statement]()
     for statement in block.statements:
         for inner in statement.blocks:
@@ -69,26 +120,32 @@ def _drop_axes(block: Block, counts: dict[Value, int]) -> None:
         is_window = isinstance(source, Op) and source.row.is_window and counts[source.results[0]] == 1
         if is_window and _is_matrix_of(statement.results[0].type.shape, source.attributes["block"]):  # type: ignore
             source.results = statement.results  # type: ignore[union-attr]
-        else:
-            kept.append(statement)
+            continue
+        if isinstance(statement, Op) and statement.row.is_window and not statement.results:
+            view = made.get(statement.operands[-1])
+            is_regrouped = isinstance(view, Op) and view.row.is_view and "order" not in view.attributes
+            if is_regrouped and _is_matrix_of(view.operands[0].type.shape, statement.attributes["block"]):  # type: ignore
+                statement.operands[-1] = view.operands[0]  # type: ignore[union-attr]
+        kept.append(statement)
     block.statements[:] = kept
 
 
 def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
-    return shape == block[-2:] and math.prod(block[:-2]) == 1
+    return shape == padded_shape(block[-2:]) and math.prod(block[:-2]) == 1
 
 
 def _is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
     base, shape, strides, offsets = parts_of(op)
-    dtype, block = op.results[0].type.dtype, op.attributes["block"]
-    is_matrix = len(op.results[0].type.shape) == 2 and dtype in (f16, bf16)
+    dtype, block = _tile(op).dtype, op.attributes["block"]
+    is_matrix = len(_tile(op).shape) == 2 and dtype in (f16, bf16)
     if not is_matrix or base not in function.parameters or function.facts.get(base, 1) % CHUNK_BYTES:
         return False
     codes = [_code(value, function, made) for value in (*shape, *strides)]
     is_narrow = all(value.type.dtype == i32 for value in offsets)
     wanted = CHUNK_BYTES // dtype.itemsize
-    is_even = all(_facts(v, wanted, function, made).divisibility % wanted == 0 for v in strides[:-1])
-    return None not in codes and is_narrow and is_even and block[-1] * dtype.itemsize >= 2 * CHUNK_BYTES
+    is_even = block[-2] % ROWS == 0 and block[-1] * dtype.itemsize % LEAST_PANEL == 0
+    is_even &= all(_facts(v, wanted, function, made).divisibility % wanted == 0 for v in strides[:-1])
+    return None not in codes and is_narrow and is_even
 
 
 def _facts(value: Value, number: int, function: Function, made: dict[Value, Statement]) -> Facts:
@@ -120,10 +177,18 @@ def _code(value: Value, function: Function, made: dict[Value, Statement]) -> sym
 
 def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     base, shape, strides, _ = parts_of(op)
-    dtype, block = op.results[0].type.dtype, op.attributes["block"]
+    dtype, block = _tile(op).dtype, op.attributes["block"]
     assert isinstance(dtype, Dtype) and isinstance(base.type.dtype, Pointer)
     codes = [[_code(v, function, made) or () for v in reversed(values)] for values in (shape, strides)]
-    width = panel_bytes(block[-2:], 1, dtype.itemsize)
+    width = panel_bytes(block[-1] * dtype.itemsize)
     box = (width // dtype.itemsize, min(block[-2], MOST_ROWS), *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name
-    return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width if width > CHUNK_BYTES else 0)
+    return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width)
+
+
+def _room(op: Op) -> int:
+    """How many elements of shared memory the block takes: panels lie as far apart as those of the padded tile."""
+    (rows, columns), (padded, _), size = op.attributes["block"][-2:], _tile(op).shape, _tile(op).dtype.itemsize
+    width = panel_bytes(columns * size) // size
+    count = columns // width
+    return width * (padded * (count - 1) + rows)

@@ -252,7 +252,17 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def copy_window(self, op: Op, window: Sequence[V], pipe: Any, ring: Any, slot: V) -> None:
         windows.copy(self, op, window, ring, cast(Numbers, slot).each * ring.elements)
-        pipe.state.missing -= ring.elements * ring.dtype.itemsize
+        tensor_map = self.function.maps[op.attributes["map"]]
+        pipe.state.missing -= tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
+
+    def wait_for_stores(self, pending: int) -> None:
+        """What is stored is stored at once."""
+
+    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
+        windows.store(self, op, window, buffer, row, column, first)
+
+    def commit_stores(self) -> None:
+        """See wait_for_stores."""
 
     def tile_at(self, ring: Any) -> SharedTile:
         """The shared memory of a ring."""
@@ -281,12 +291,14 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def show_tensor_cores(self) -> None:
         """Products see what stores do."""
 
-    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+    def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
         tiles = [(x, _reserved(x.memory), 0 if x.start is None else cast(Numbers, x.start).each) for x in (a, b)]
-        matrices = [tensor.matrix_of(x, tile, start) for x, tile, start in tiles]
-        product = matrices[0].astype(np.float64) @ matrices[1].astype(np.float64)
+        columns = op.attributes["columns"]
+        left, right = (tensor.matrix_of(x, tile, start, columns if x is b else None) for x, tile, start in tiles)
+        product = left.astype(np.float64) @ right.astype(np.float64)
+        registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
-        for register, x in enumerate(sums):
+        for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers((self._spread(x) + product[own[0], own[1]]).astype(np.float32), dt.f32))
         return results

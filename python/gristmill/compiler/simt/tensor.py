@@ -102,16 +102,21 @@ def join(elements: Sequence[Any], dtype: Dtype) -> Any:
     return functools.reduce(np.bitwise_or, bits)
 
 
-def matrix_of(tile: Any, memory: Any, start: Any) -> Any:
-    """A tile in shared memory as a matrix, read by all threads of a warpgroup, each its part of the elements."""
-    elements = int(np.prod(tile.shape))
-    places = np.array([tile.arrangement.offset(position) for position in range(elements)])
+def matrix_of(tile: Any, memory: Any, start: Any, columns: int | None = None) -> Any:
+    """A tile in shared memory as a matrix, read by all threads of a warpgroup, each its part of the elements.
+
+    Of `columns` fewer than the tile has, the others are not read, and 0.
+    """
+    rows, padded = tile.shape
+    elements = [r * padded + c for r in range(rows) for c in range(columns or padded)]
+    positions = np.array(elements)
+    places = np.array([tile.arrangement.offset(position) for position in elements])
     threads = memory.memory.threads
-    numbers = np.zeros(elements, memory.load(np.zeros_like(threads) + start)[0].dtype)
-    for first in range(0, elements, len(threads)):
-        own = (first + threads) % elements
-        numbers[own] = memory.load(places[own] + start)[0]
-    return numbers.reshape(tile.shape)
+    matrix = np.zeros(rows * padded, memory.load(np.zeros_like(threads) + start)[0].dtype)
+    for first in range(0, len(elements), len(threads)):
+        own = (first + threads) % len(elements)
+        matrix[positions[own]] = memory.load(places[own] + start)[0]
+    return matrix.reshape(tile.shape)
 
 
 def coordinates(layout: Layout, register: int, index: Any) -> tuple[Any, Any]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from gristmill import dtypes as dt
+from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Layout, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_text
-from gristmill.compiler.tensor import GROUP_ROWS, MOST_COLUMNS, panel_bytes
+from gristmill.compiler.tensor import GROUP_ROWS, MOST_COLUMNS
 
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 STEP = 16  # of the depth, along which an instruction goes
@@ -21,18 +22,18 @@ END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d;"
 ATTRIBUTES = "convergent nounwind"
 
 
-def multiply_shared(m: Any, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
+def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
     """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside."""
-    columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]))
+    columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     blocks = len(sums) // (columns // 2)
-    of_columns = 1 << sum(1 for basis in layout.reg if basis[1] >= columns)
+    of_columns = 1 << sum(1 for basis in layout.reg if basis[1] >= MOST_COLUMNS)
     texts = ["{ .reg .b64 a, b;", BEGIN]
     count = len(sums)
     for depth in range(0, a.shape[1], STEP):
         for block in range(blocks):
             row = (block // of_columns) * _rows_apart(layout)
             texts += _instruction(a, b, row, depth, block % of_columns * columns, columns, block, count)
-    texts.append(END % int(is_open) + " }")
+    texts.append(END % int(op.attributes["is_open"]) + " }")
     descriptors = [_descriptor(m, x, layout, axis) for axis, x in enumerate((a, b))]
     return _call(m, " ".join(texts), descriptors, sums)
 
@@ -61,7 +62,7 @@ def _offset(tile: Any, coordinates: tuple[int, int]) -> int:
 
 def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
     """The 64 bits that tell where the warpgroup's part of a tile starts and how it lies."""
-    size, width = tile.dtype.itemsize, panel_bytes(tile.shape, tile.inner, tile.dtype.itemsize)
+    size, width = tile.dtype.itemsize, tile.panel
     own = [0, 0]
     bits = []
     for i, basis in enumerate(layout.warp[2:], 2):

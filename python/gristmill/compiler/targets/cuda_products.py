@@ -46,8 +46,8 @@ class CudaTensorMachine(TensorMachine):
         if self.function.has_groups:
             self.say('call void asm sideeffect "fence.proxy.async.shared::cta;", "~{memory}"()')
 
-    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
-        return cuda_groups.multiply_shared(self, a, b, layout, sums, is_open)
+    def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
+        return cuda_groups.multiply_shared(self, op, a, b, layout, sums)
 
     def settle_products(self, sums: list[V]) -> list[V]:
         return cuda_groups.settle(self, sums)
@@ -80,6 +80,17 @@ class CudaTensorMachine(TensorMachine):
         from gristmill.compiler.targets import cuda_windows
 
         cuda_windows.copy_window(self, op, window, pipe, ring, slot)
+
+    def wait_for_stores(self, pending: int) -> None:
+        self.say(f'call void asm sideeffect "cp.async.bulk.wait_group.read {pending};", "~{{memory}}"()')
+
+    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
+        from gristmill.compiler.targets import cuda_windows
+
+        cuda_windows.store_box(self, op, window, buffer, row, column, first)
+
+    def commit_stores(self) -> None:
+        self.say('call void asm sideeffect "cp.async.bulk.commit_group;", "~{memory}"()')
 
     def publish(self, pipe: Any) -> None:
         cuda_roles.publish(self, pipe)

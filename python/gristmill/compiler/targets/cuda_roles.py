@@ -60,6 +60,8 @@ def text(m: Any, values: dict[Any, Any]) -> None:
         if function.num_warps == 8 and function.producer_warps == 4:
             assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {registers};")
         m.run(program, dict(values))
+        if program is function.body:
+            cuda_windows.finish(m)
         m.say(f"br label %{labels[2]}")
     m.begin_label(labels[2])
 

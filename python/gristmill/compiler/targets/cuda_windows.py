@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op
+from gristmill.compiler.ir import Op, walk
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_roles
 from gristmill.compiler.targets.thread_products import Shared, slot
 
 MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 PREFETCH = "@$1 prefetch.tensormap [$0];"
+STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
 LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
@@ -29,19 +30,38 @@ def prefetch(m: Any) -> None:
 
 def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, index: V) -> None:
     """Begin to copy a block, box by box."""
-    box = m.function.maps[op.attributes["map"]].box
-    place, rank = slot(m, ring, index), len(box)
+    tensor_map, rank = m.function.maps[op.attributes["map"]], len(op.attributes["block"])
+    place = slot(m, ring, index)
     assert place.start is not None
     size = m.constant(dt.i32, ring.dtype.itemsize)
     start = m.emit(f"ptrtoint ptr addrspace(3) {place.memory.text} to i32", dt.i32)
     start = m.add(start, m.multiply(place.start, size))
     fixed = [_map(m, op.attributes["map"]), cuda_roles.filling(m, pipe), cuda_roles.is_first_producer(m)]
     inner, outer, *others = window[: -1 - rank : -1]
-    for along in range(0, ring.shape[ring.inner], box[0]):
-        for across in range(0, ring.shape[1 - ring.inner], box[1]):
-            to = m.add(start, m.constant(dt.i32, ring.offset(across, along) * ring.dtype.itemsize))
-            at = [_moved(m, inner, along), _moved(m, outer, across), *others]
-            cuda_roles.assembly(m, _text(rank), to, *fixed, *at)
+    for across, along in tensor_map.boxes(*op.attributes["block"][-2:]):
+        to = m.add(start, m.constant(dt.i32, ring.offset(across, along) * ring.dtype.itemsize))
+        at = [_moved(m, inner, along), _moved(m, outer, across), *others]
+        cuda_roles.assembly(m, _text(rank), to, *fixed, *at)
+
+
+def store_box(m: Any, op: Op, window: Sequence[V], buffer: Shared, row: int, column: int, first: int) -> None:
+    """One thread tells what to store."""
+    place = m.constant(dt.i32, (buffer.offset(row, column)) * buffer.dtype.itemsize)
+    start = m.emit(f"ptrtoint ptr addrspace(3) {buffer.memory.text} to i32", dt.i32)
+    start = m.add(start, m.multiply(buffer.start, m.constant(dt.i32, buffer.dtype.itemsize)))
+    rank = len(op.attributes["block"])
+    inner, outer, *others = window[: -1 - rank : -1]
+    at = [_moved(m, inner, first + column), _moved(m, outer, row), *others]
+    coordinates = ", ".join(f"${3 + i}" for i in range(rank))
+    text = f"@$2 {STORE.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"
+    is_first = m.is_thread(range(5), range(m.num_warps.bit_length() - 1), ())
+    cuda_roles.assembly(m, text, _map(m, op.attributes["map"]), m.add(start, place), is_first, *at)
+
+
+def finish(m: Any) -> None:
+    """Nothing of the block may go before its boxes are stored."""
+    if any(isinstance(s, Op) and s.row.is_window for s in walk(m.function.body)):
+        m.say('call void asm sideeffect "cp.async.bulk.wait_group 0;", "~{memory}"()')
 
 
 def _text(rank: int) -> str:

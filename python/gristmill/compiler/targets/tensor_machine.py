@@ -54,6 +54,18 @@ class TensorMachine(Machine):
         """Let the hardware begin to copy a block of an array: `window` has its base, lengths, strides and offsets."""
 
     @abstractmethod
+    def wait_for_stores(self, pending: int) -> None:
+        """Wait until the hardware has read all groups of boxes that it stores but the last `pending`."""
+
+    @abstractmethod
+    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
+        """Let the hardware begin to store a box of a buffer; `first`: the column of the block that the buffer begins at."""
+
+    @abstractmethod
+    def commit_stores(self) -> None:
+        """End a group of boxes."""
+
+    @abstractmethod
     def publish(self, pipe: Any) -> None:
         """The slot is full when the copies begun so far have come; go on to the producers' next one."""
 
@@ -73,8 +85,8 @@ class TensorMachine(Machine):
         """Let warpgroups' products see what the thread wrote to shared memory, behind the next barrier."""
 
     @abstractmethod
-    def multiply_shared(self, a: Any, b: Any, layout: Layout, sums: list[V], is_open: bool) -> list[V]:
-        """sums + a @ b of tiles in shared memory, by warpgroups; `is_open`: it may go on behind this."""
+    def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
+        """sums + a @ b of tiles in shared memory, by warpgroups; `sums` are registers of columns that there are."""
 
     @abstractmethod
     def settle_products(self, sums: list[V]) -> list[V]:
@@ -102,6 +114,14 @@ class TensorMachine(Machine):
 
     def copy(self, op: Op, pointers: Any, ring: Any, slot: V, guard: V, mask: Any) -> None:
         thread_products.copy(self, op, pointers, ring, slot, guard, mask)
+
+    def store_window(self, op: Op, window: Sequence[V], tile: Any) -> None:
+        from gristmill.compiler.targets import thread_windows
+
+        thread_windows.store_window(self, op, window, tile)
+
+    def settle(self, op: Op, sums: Any) -> Any:
+        return thread_products.settle(self, op, sums)
 
     def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
         return thread_products.product(self, op, a, b, acc)

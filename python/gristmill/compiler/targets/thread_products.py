@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,24 +13,25 @@ from gristmill.compiler.banks import Arrangement
 from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
-from gristmill.compiler.tensor import CHUNK_BYTES, UNITS, Unit, inner_axis, left, panels, right
+from gristmill.compiler.tensor import CHUNK_BYTES, UNITS, Unit, inner_axis, left, panel_bytes, panels, right
 from gristmill.dtypes import Dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """A tile in shared memory that all threads of the block read, `start` elements behind `memory`."""
+    """A tile in shared memory that all threads of the block read, `start` elements behind `memory`.
+
+    It lies in panels of `panel` bytes along the axis `inner`. Of a ring, `elements` are those of a slot.
+    """
 
     memory: V
     arrangement: Arrangement
     shape: tuple[int, ...]
     inner: int
     dtype: Dtype
+    panel: int
+    elements: int
     start: V | None = None
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
 
     def offset(self, outer: int, inner: int) -> int:
         """Where an element lies, by its index along the axis whose elements lie side by side, and the other one."""
@@ -44,15 +45,16 @@ def share(m: Any, op: Op, tile: Any) -> Shared:
     if op.attributes["is_turned"]:
         layout = layout.permute((1, 0))
     inner = inner_axis(layout)
-    arrangement = panels(layout.shape, inner, dtype.itemsize)
+    panel = panel_bytes(layout.shape[inner] * dtype.itemsize)
+    arrangement = panels(layout.shape, inner, dtype.itemsize, panel)
     (memory,) = m.scratch([dtype], layout.elements)
-    writing = replace(arrangement, neighbours=_side_by_side(layout, inner, dtype.itemsize))
+    writing = replace(arrangement, neighbours=side_by_side(layout, inner, dtype.itemsize))
     group = writing.group(layout)
     for register, index in m.positions(layout, writing):
         m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
     m.show_tensor_cores()
     m.barrier()
-    return Shared(memory, arrangement, layout.shape, inner, dtype)
+    return Shared(memory, arrangement, layout.shape, inner, dtype, panel, layout.elements)
 
 
 def ring(m: Any, op: Op) -> Shared:
@@ -61,10 +63,10 @@ def ring(m: Any, op: Op) -> Shared:
     shape, inner = tuple(given), len(given) - 1
     if op.attributes["is_turned"]:
         shape, inner = shape[::-1], len(given) - 1 - inner
-    dtype = op.results[0].type.dtype
+    dtype, panel, elements = op.results[0].type.dtype, op.attributes["panel"], op.attributes["elements"]
     assert isinstance(dtype, Dtype)
-    (memory,) = m.scratch([dtype], slots * math.prod(shape))
-    return Shared(memory, panels(shape, inner, dtype.itemsize), shape, inner, dtype)
+    (memory,) = m.scratch([dtype], slots * elements)
+    return Shared(memory, panels(shape, inner, dtype.itemsize, panel), shape, inner, dtype, panel, elements)
 
 
 def slot(m: Any, ring: Shared, index: V) -> Shared:
@@ -104,7 +106,7 @@ def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: 
         m.copy_ahead(place.memory, target, pointers.registers[register], width, m.all_of(guards), is_there)
 
 
-def _side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
+def side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
     """The positions of registers that one access writes, up to a chunk, and no other bit moves along."""
     others = (*layout.lane, *layout.warp)
     found: list[int] = []
@@ -121,8 +123,7 @@ def _side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
 def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
     """acc + a @ b: step by step along the depth, and in each step instruction by instruction."""
     if op.attributes["by_groups"]:
-        is_open = op.attributes["is_open"]
-        return m.tile(acc.layout, m.multiply_shared(a, b, acc.layout, list(acc.registers), is_open))
+        return _with_used(m, op, acc, lambda sums: m.multiply_shared(op, a, b, acc.layout, sums))
     unit, layout, precision = UNITS[a.dtype], acc.layout, op.attributes.get("precision", "")
     sums = list(acc.registers)
     take_left, take_right = (
@@ -144,6 +145,20 @@ def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
                 [m.add(b, x) for b, x in zip(before, own, strict=True)] if is_exact else own
             )
     return m.tile(layout, sums)
+
+
+def settle(m: Any, op: Op, sums: Any) -> Any:
+    """The sums of products that are open, when they are there."""
+    return _with_used(m, op, sums, m.settle_products)
+
+
+def _with_used(m: Any, op: Op, tile: Any, change: Callable[[list[V]], list[V]]) -> Any:
+    """Change the registers of columns that there are; padding stays what it is."""
+    used = [r for r in range(len(tile.registers)) if tile.layout.at(r)[1] < op.attributes["columns"]]
+    registers = list(tile.registers)
+    for register, value in zip(used, change([registers[r] for r in used]), strict=True):
+        registers[register] = value
+    return m.tile(tile.layout, registers)
 
 
 def _parts(m: Any, unit: Unit, precision: str, words: Sequence[V]) -> list[Sequence[V]]:

@@ -10,7 +10,8 @@ namespace gristmill {
 namespace {
 
 // What the driver takes (CUDA Driver API, cuTensorMapEncodeTiled).
-constexpr std::uint64_t most_extent = std::uint64_t{1} << 32, stride_limit = std::uint64_t{1} << 40;
+// Code with maps counts in 32 bits: what those do not hold is not what it computes.
+constexpr std::uint64_t most_extent = (std::uint64_t{1} << 31) - 1, stride_limit = std::uint64_t{1} << 40;
 
 // CUtensorMapDataType, by Dtype: bytes are copied as they are.
 constexpr std::array<int, dtype_count> data_types{6, 9, 7, 8, 0, 1, 3, 5, 0, 1, 2, 4, 0, 0, 0};

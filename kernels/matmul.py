@@ -13,7 +13,7 @@ TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4},
     {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5},
-    {"BLOCK_M": 128, "BLOCK_N": 144, "num_warps": 8, "num_stages": 5},
+    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6},
     {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6},
@@ -62,28 +62,20 @@ def is_fastest(m, n, is_even, BLOCK_M, BLOCK_N):
     """
     small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
     least = gm.minimum(small, medium)
-    for rows, columns in ((16, 64), (128, 256), (128, 192), (128, 144), (64, 128)):
+    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
         least = gm.minimum(least, time(m, n, rows, columns))
     is_least = is_even & (time(m, n, BLOCK_M, BLOCK_N) <= least)
-    return gm.where(
-        BLOCK_M * BLOCK_N == 4096, True, gm.where((BLOCK_N == 128) & (BLOCK_M == 128), medium <= small, is_least)
-    )
+    is_medium = (BLOCK_M == 128) & (BLOCK_N == 128)
+    return gm.where((BLOCK_M == 64) & (BLOCK_N == 64), True, gm.where(is_medium, medium <= small, is_least))
 
 
 def time(m, n, rows, columns):
     """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile.
 
-    The cost of an element grows where instructions are narrow; a tile of few rows takes as long as its columns come.
+    An element costs more where instructions are narrow, or share less of what they read.
     """
-    cost = gm.where(
-        rows == 16,
-        320,
-        gm.where(
-            rows == 64,
-            gm.where(columns == 64, 150, 115),
-            gm.where(columns == 128, 104, gm.where(columns == 144, 108, 100)),
-        ),
-    )
+    cost = gm.where(rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 101, 104)), 102)
+    cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
     return rounds * (rows * columns * cost)
 
@@ -207,18 +199,25 @@ def regular(length):
 
 
 def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED):
-    """The sums of one tile; one of few rows is computed as its transpose, since instructions have 64 rows."""
+    """The sums of one tile; some are computed as their transposes, since instructions have 64 rows."""
     SUMMED: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
-    sums = tl.zeros((COLUMNS, ROWS) if ROWS == 16 else (ROWS, padded(COLUMNS)), SUMMED)
-    for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
-        if ROWS == 16:
+    if is_swapped(ROWS):
+        sums = tl.zeros((COLUMNS, padded(ROWS)), SUMMED)
+        for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
             y = right.load([column, start]) if RIGHT_TURNED else right.load([start, column]).T
             sums = tl.dot(y, left.load([row, start]).T, sums)
-        else:
-            x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
-            y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
-            sums = tl.dot(x, y, sums)
-    return sums.T if ROWS == 16 else sums
+        return sums.T
+    sums = tl.zeros((ROWS, padded(COLUMNS)), SUMMED)
+    for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
+        x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
+        y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
+        sums = tl.dot(x, y, sums)
+    return sums
+
+
+def is_swapped(rows):
+    """Whether tiles of so many rows are computed as transposes."""
+    return rows == 16 or rows == 144
 
 
 def padded(size):

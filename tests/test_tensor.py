@@ -9,7 +9,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.compile import compile_variants
 from gristmill.compiler.layout import all_points
 from gristmill.compiler.targets import TARGETS
-from gristmill.compiler.tensor import UNITS, accumulator, left, panels, right
+from gristmill.compiler.tensor import UNITS, accumulator, left, panel_bytes, panels, right
 from machines import bfloat16, kernel_of, on_each_machine
 
 PRODUCT = """
@@ -170,7 +170,7 @@ def test_sums_lie_as_the_instruction_gives_them():
 @pytest.mark.parametrize("shape", [(64, 64), (8, 16), (128, 32), (16, 8)])
 @pytest.mark.parametrize("inner", [0, 1])
 def test_rows_of_a_matrix_load_lie_in_different_banks(shape, itemsize, inner):
-    arrangement = panels(shape, inner, itemsize)
+    arrangement = panels(shape, inner, itemsize, panel_bytes(shape[inner] * itemsize))
     elements = shape[0] * shape[1]
     assert sorted(map(arrangement.offset, range(elements))) == list(range(elements))
     if shape[inner] * itemsize >= 16:

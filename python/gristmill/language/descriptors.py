@@ -357,6 +357,19 @@ class TensorDescriptor(Structure):
         ROWS[name](pointers, tile, mask=mask)
 
 
+def store_block(
+    base: Value,
+    shape: Sequence[Scalar],
+    strides: Sequence[Scalar],
+    offsets: Sequence[Value],
+    block_shape: Sequence[int],
+    value: Value,
+) -> None:
+    """Write a block through pointers, as `store` of a descriptor does where nothing else can."""
+    axes = _axes(offsets, block_shape)
+    memory.store(_addresses(base, strides, axes), value, _inside(shape, axes, range(len(axes))))
+
+
 def _fitting(value: Any, shape: tuple[int, ...], what: str) -> Any:
     tile = as_value(value, f"{what}(): the value")
     if tile.type.shape not in ((), shape):
@@ -383,7 +396,9 @@ def make_tensor_descriptor(base: Any, shape: Any, strides: Any, block_shape: Any
     if not (is_number(steps[-1]) and steps[-1] == 1):
         fix = "use `tl.make_block_ptr` or pointers for other strides"
         raise KernelError(f"{what}(): the last stride must be the constant 1, got {describe(steps[-1])}", fix=fix)
-    descriptor = TensorDescriptor(base, extents, steps, _block_shape(block_shape, rank, what, is_padded=True), padding_option or "zero")
+    descriptor = TensorDescriptor(
+        base, extents, steps, _block_shape(block_shape, rank, what, is_padded=True), padding_option or "zero"
+    )
     _filler(descriptor.padding, descriptor.dtype, what)
     return descriptor
 

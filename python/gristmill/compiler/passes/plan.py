@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
-from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS, panel_bytes
+from gristmill.compiler.tensor import PANEL_BYTES, panel_bytes
 
 COPY_BYTES = (4, 8, 16)
 MOST_WARPS = 32
@@ -151,7 +151,7 @@ def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
     if row.is_window and op.results == []:
-        return STORE_BUFFERS * op.operands[-1].type.shape[0] * PANEL_BYTES
+        return int(op.attributes["buffers"]) * op.operands[-1].type.shape[0] * PANEL_BYTES
     if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
         return 0
     if row.result_layout:

@@ -29,6 +29,7 @@ from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
 from gristmill.compiler.passes.plan import Plan, exchanged_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.compiler.tensor import PANEL_BYTES
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
@@ -46,11 +47,7 @@ def split(function: Function) -> bool:
     written = written_arguments(function.body, function)
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
-    exchanged = max(exchanged_bytes(s) for s in walk(function.body) if isinstance(s, Op))
-    room = function.shared_bytes - max(LEFT_BYTES, exchanged)
-    needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
-    for plan in plans:
-        plan.stages = min(*(p.stages for p in plans), room // needed)
+    _set_stages(plans, function)
     if any(plan.stages < _least(plan) or not plan.open_sums() for plan in plans):
         return False
     common = Block()
@@ -65,6 +62,28 @@ def split(function: Function) -> bool:
     function.producer_warps = producer.num_warps
     function.layouts |= producer.layouts
     return True
+
+
+def _set_stages(plans: list[Plan], function: Function) -> None:
+    """As many as there is room for beside what else is in shared memory.
+
+    What the hardware stores has a buffer for each of its chunks if that leaves enough stages: then none waits.
+    """
+    needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
+    stores = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window and not s.results]
+
+    def stages() -> int:
+        exchanged = max(exchanged_bytes(s) for s in walk(function.body) if isinstance(s, Op))
+        return min(*(p.stages for p in plans), (function.shared_bytes - max(LEFT_BYTES, exchanged)) // needed)
+
+    few, wanted = [op.attributes["buffers"] for op in stores], stages()
+    for op in stores:
+        op.attributes["buffers"] = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // PANEL_BYTES)
+    if stages() < min(wanted, LEAST_STAGES):
+        for op, buffers in zip(stores, few, strict=True):
+            op.attributes["buffers"] = buffers
+    for plan in plans:
+        plan.stages = stages()
 
 
 def _least(plan: Plan) -> int:

@@ -14,7 +14,7 @@ from gristmill.compiler.facts import Span
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.passes import tensor
-from gristmill.dtypes import bool_
+from gristmill.dtypes import bool_, i64
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
 from gristmill.language.casts import cast
@@ -143,10 +143,11 @@ def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
     lower, upper, step = loop.operands[:3]
     block = Block()
     with building(Builder(block)):
-        stop, induction = upper, loop.body.arguments[0]
+        stop, induction = _wide(upper), loop.body.arguments[0]
         every = dict.fromkeys(b for bounds in free.values() for b in bounds)
         for bound in (b for b in every if induction in b.terms):
-            stop = ew.minimum(stop, _last_start(bound, induction, upper))
+            stop = ew.minimum(stop, _last_start(bound, induction))
+        stop = cast(ew.maximum(stop, _wide(lower)), upper.type.dtype)
         fixed = dict.fromkeys(b for b in every if induction not in b.terms)
         if fixed:  # one that fails leaves no step to the copy without masks
             stop = ew.where(_all_inside(fixed), stop, lower)
@@ -160,15 +161,20 @@ def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
     return [*block.statements, inside, rest]
 
 
-def _last_start(bound: Bound, induction: Value, like: Value) -> Value:
+def _last_start(bound: Bound, induction: Value) -> Value:
     """The first induction value that is not inside: limit + shift - high - the other terms."""
-    result = constant(bound.shift - bound.high, like.type.dtype)  # type: ignore[arg-type]
+    result = constant(bound.shift - bound.high, i64)
     for value in bound.limit:
-        result = ew.add(result, value)
+        result = ew.add(result, _wide(value))
     for value in bound.terms:
         if value is not induction:
-            result = ew.sub(result, value)
-    return cast(result, like.type.dtype)
+            result = ew.sub(result, _wide(value))
+    return result
+
+
+def _wide(value: Value) -> Value:
+    """The number in 64 bits, whose sums do not wrap round."""
+    return cast(value, i64)
 
 
 def _without_masks(block: Block, free: set[Value]) -> Block:
@@ -216,9 +222,7 @@ def _all_inside(bounds: dict[Bound, None]) -> Value:
 
 
 def _sum(terms: tuple[Value, ...], shift: int) -> Value:
-    if not terms:
-        return constant(shift)
-    result = terms[0]
-    for value in terms[1:]:
-        result = ew.add(result, value)
-    return ew.add(result, shift) if shift else result
+    result = constant(shift, i64)
+    for value in terms:
+        result = ew.add(result, _wide(value))
+    return result

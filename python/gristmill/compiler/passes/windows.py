@@ -26,14 +26,17 @@ from gristmill.compiler.ir import (
     uses,
     walk,
 )
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, fits_groups, panel_bytes
+from gristmill.compiler.op import Builder, building
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, STORE_BUFFERS, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f16, i32
+from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
 from gristmill.tensor_map import TensorMap
 
 MOST_MAPS = 4  # that a launcher passes
 MOST_ROWS = 256  # of a box
 CHUNK_BYTES, LEAST_PANEL = 16, 32
+NARROWEST = 32  # integer whose values are as a launcher computes them
 ROWS = 8  # over which chunks change places
 
 
@@ -54,10 +57,10 @@ def keep(function: Function) -> bool:
     operands = {_source(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
-    is_apart = all(_is_apart(op, function) for op in stores)
-    if not is_apart or not all(op in operands and op in inside for op in loads):
-        return False
-    if not all(_is_known(op, function, made) for op in windows):
+    kept = {op for op in stores if loads and _is_apart(op, function) and _is_known(op, function, made)}
+    _expand(function.body, set(stores) - kept)
+    windows = [op for op in windows if op in kept or op in loads]
+    if not all(op in operands and op in inside and _is_known(op, function, made) for op in loads):
         return False
     if windows and not all(_is_fit(op, function, made) for op in products):
         return False
@@ -66,8 +69,27 @@ def keep(function: Function) -> bool:
     for op, tensor_map in zip(windows, found, strict=True):
         size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
         op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
-        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op)}
+        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": STORE_BUFFERS}
     return len(function.maps) <= MOST_MAPS
+
+
+def _expand(block: Block, stores: set[Op]) -> None:
+    """Write these through pointers."""
+    statements: list[Statement] = []
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _expand(inner, stores)
+        if statement not in stores:
+            statements.append(statement)
+            continue
+        expanded = Block()
+        with building(Builder(expanded)) as builder:
+            builder.position = statement.position
+            base, shape, strides, offsets = parts_of(statement)
+            block_shape = statement.attributes["block"]
+            descriptors.store_block(base, shape, strides, offsets, block_shape, statement.operands[-1])
+        statements += expanded.statements
+    block.statements[:] = statements
 
 
 def _is_apart(store: Op, function: Function) -> bool:
@@ -161,9 +183,11 @@ def _facts(value: Value, number: int, function: Function, made: dict[Value, Stat
 
 def _code(value: Value, function: Function, made: dict[Value, Statement]) -> symbolic.Code | None:
     """The expression of a number that is known at the launch."""
+    dtype, op = value.type.dtype, made.get(value)
+    if not (isinstance(dtype, Dtype) and dtype.is_int and dtype.bits >= NARROWEST):
+        return None
     if value in function.parameters:
         return (symbolic.Op.PARAM, function.parameters.index(value))
-    op = made.get(value)
     if not isinstance(op, Op):
         return None
     if not op.operands and "value" in op.attributes:
@@ -172,7 +196,24 @@ def _code(value: Value, function: Function, made: dict[Value, Statement]) -> sym
     if None in parts or not (op.row.is_cast or op.row.expression):
         return None
     words = [word for part in parts for word in part or ()]
-    return tuple(words) if op.row.is_cast else (*words, op.row.expression)
+    if op.row.is_cast:
+        return tuple(words) if op.operands[0].type.dtype.bits <= dtype.bits else None
+    is_rounded = op.row.expression == symbolic.Op.FLOORDIV
+    return (*words, op.row.expression) if not is_rounded or _divides_down(op, function, made) else None
+
+
+def _divides_down(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
+    """Whether a division rounds as a launcher's do: of what is never negative, by a constant."""
+    divisor = made.get(op.operands[1])
+    number = divisor.attributes.get("value", 0) if isinstance(divisor, Op) and not divisor.operands else 0
+    return _is_never_negative(op.operands[0], function, made) and number > 0
+
+
+def _is_never_negative(value: Value, function: Function, made: dict[Value, Statement]) -> bool:
+    op = made.get(value)
+    if not isinstance(op, Op) or op.row.sign_function is None:
+        return value in function.never_negative
+    return bool(op.row.sign_function(op, *(_is_never_negative(v, function, made) for v in op.operands)))
 
 
 def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:

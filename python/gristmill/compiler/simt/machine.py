@@ -16,7 +16,7 @@ from gristmill.compiler.machine import V
 from gristmill.compiler.simt import lone, printing, tensor, updates, windows
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
-from gristmill.compiler.simt.numbers import Numbers, convert, same_bits, storage, to_bits
+from gristmill.compiler.simt.numbers import Numbers, convert, from_bits, same_bits, storage, to_bits
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
 from gristmill.compiler.simt.roles import PRODUCERS, PipeState, Roles
@@ -283,6 +283,12 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         rows = np.stack([np.ascontiguousarray(to_bits(x, dtype)) for x in each], -1).view(np.uint8)
         words = tensor.rows_to_words(rows, count, is_turned)
         return [Numbers(w.view(np.float32), dt.f32) if dtype == dt.f32 else Numbers(w, dt.u32) for w in words]
+
+    def matrix_store(self, memory: V, index: V, words: Sequence[V], is_turned: bool, dtype: Dtype) -> None:
+        rows = tensor.words_to_rows([self._spread(x) for x in words], is_turned)
+        lanes = self.index % 32 < 8 * len(words)
+        halves = [from_bits(np.ascontiguousarray(rows[:, i]), dtype) for i in range(8)]
+        _reserved(memory).store(cast(Numbers, index).each, halves, lanes)
 
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
         words = [[self._spread(x) for x in part] for part in (a, b, sums)]

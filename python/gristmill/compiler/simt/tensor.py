@@ -30,6 +30,15 @@ def rows_to_words(rows: Any, count: int, is_turned: bool) -> list[Any]:
     return words
 
 
+def words_to_rows(words: Sequence[Any], is_turned: bool) -> Any:
+    """The 8 halves of the row whose place each thread gives, of matrices that `words` hold; 0 where it gives none."""
+    rows = np.zeros((words[0].size // 32, 32, 8), np.uint16)
+    for matrix, word in enumerate(words):
+        own = np.ascontiguousarray(word).view(np.uint32).reshape(-1, 32).view(np.uint16).reshape(-1, 8, 8)
+        rows[:, 8 * matrix : 8 * matrix + 8] = own.swapaxes(1, 2) if is_turned else own
+    return rows.reshape(-1, 8)
+
+
 @functools.cache
 def _places(unit: Unit) -> tuple[Any, Any, Any]:
     """For word, element of the word and lane: row and column in the left operand, the right one, and the sums."""

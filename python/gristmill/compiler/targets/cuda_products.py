@@ -39,6 +39,9 @@ class CudaTensorMachine(TensorMachine):
     def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
         return cuda_tensor.matrix_load(self, memory, index, count, is_turned, dtype)
 
+    def matrix_store(self, memory: V, index: V, words: Sequence[V], is_turned: bool, dtype: Dtype) -> None:
+        cuda_tensor.matrix_store(self, memory, index, words, is_turned, dtype)
+
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
         return cuda_tensor.multiply_matrices(self, unit, a, b, sums)
 

@@ -31,6 +31,16 @@ def matrix_load(m: Any, memory: V, index: V, count: int, is_turned: bool, dtype:
     return [m.bitcast(word, dt.f32) for word in words] if dtype == dt.f32 else words
 
 
+def matrix_store(m: Any, memory: V, index: V, words: Sequence[V], is_turned: bool, dtype: Dtype) -> None:
+    """Write 8 x 8 matrices of 16-bit elements by `stmatrix`."""
+    place = m.emit(f"ptrtoint {m.shared_place(memory, index, dtype)} to i32", dt.u32)
+    turned, count = ".trans" if is_turned else "", len(words)
+    text = f"stmatrix.sync.aligned.m8n8.x{count}{turned}.shared.b16 [$0], {_list(range(1, 1 + count))};"
+    arguments = ", ".join(map(m.typed, (place, *words)))
+    constraints = ",".join(["r"] * (1 + count))
+    m.say(f'call void asm sideeffect "{text}", "{constraints},~{{memory}}"({arguments}) convergent nounwind')
+
+
 def multiply_matrices(m: Any, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
     """Return sums + a @ b by `mma.sync`."""
     operand = NAMES.get(unit.operand, unit.operand.name)

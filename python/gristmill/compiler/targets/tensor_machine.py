@@ -59,7 +59,7 @@ class TensorMachine(Machine):
 
     @abstractmethod
     def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
-        """Let the hardware begin to store a box of a buffer; `first`: the column of the block that the buffer begins at."""
+        """Let the hardware begin to store a box of a buffer, which begins at the column `first` of the block."""
 
     @abstractmethod
     def commit_stores(self) -> None:
@@ -75,6 +75,10 @@ class TensorMachine(Machine):
 
         Lane i gets word i % 4 of row i // 4; if the matrix `is_turned`, the halves in column i // 4 of two rows.
         """
+
+    @abstractmethod
+    def matrix_store(self, memory: V, index: V, words: Sequence[V], is_turned: bool, dtype: Dtype) -> None:
+        """Write 1, 2 or 4 matrices, which lanes hold and tell the places of as in `matrix_load`."""
 
     @abstractmethod
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:

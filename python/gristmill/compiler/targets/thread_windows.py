@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
-from gristmill.compiler.layout import Layout, combine
+from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.thread_products import Shared, side_by_side
-from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS, panels
+from gristmill.compiler.tensor import CHUNK_BYTES, PANEL_BYTES, panels
 
 
 def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
@@ -19,21 +21,21 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     tensor_map = m.function.maps[op.attributes["map"]]
     (rows, width), dtype = tile.layout.shape, tile.registers[0].dtype
     columns = min(width, chunk_columns(tile.layout, PANEL_BYTES // dtype.itemsize))
-    count, own = width // columns, _chunk(tile.layout, columns)
-    buffers = min(STORE_BUFFERS, count)
+    used, own = op.attributes["block"][-2:], _chunk(tile.layout, columns)
+    last = -(-used[1] // columns)
+    buffers = min(op.attributes["buffers"], last)
     memory = m.shared(dtype, buffers * rows * columns)
     arrangement = panels((rows, columns), 1, dtype.itemsize, tensor_map.swizzle)
     room = Shared(memory, arrangement, (rows, columns), 1, dtype, tensor_map.swizzle, rows * columns)
-    last = -(-op.attributes["block"][-1] // columns)
     for chunk in range(last):
-        is_even = chunk > 0 or last % buffers == 0
-        m.wait_for_stores(buffers - 1 if is_even else 0)
-        m.barrier()
+        if chunk == 0 or chunk >= buffers:
+            m.wait_for_stores(buffers - 1 if chunk else 0)
+            m.barrier()
         buffer = replace(room, start=m.constant(dt.i32, chunk % buffers * room.elements))
-        _write(m, buffer, own, _registers(tile, own, chunk * columns))
+        _write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
         m.show_tensor_cores()
         m.barrier()
-        for row, column in tensor_map.boxes(rows, min(columns, op.attributes["block"][-1] - chunk * columns)):
+        for row, column in tensor_map.boxes(used[0], min(columns, used[1] - chunk * columns)):
             m.store_box(op, window, buffer, row, column, chunk * columns)
         m.commit_stores()
 
@@ -48,14 +50,49 @@ def _chunk(layout: Layout, columns: int) -> Layout:
     return replace(layout, shape=(layout.shape[0], columns), reg=own)
 
 
+MATRIX_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))  # of a product's sums, two side by side
+
+
+def is_of_matrices(layout: Layout, buffer: Shared) -> bool:
+    """Whether warps hold matrices of 8 x 8 halves as `stmatrix` takes them, turned or not."""
+    turned = tuple((c, r) for r, c in MATRIX_LANES)
+    is_half = buffer.dtype.itemsize == 2 and buffer.panel >= CHUNK_BYTES
+    return is_half and (layout.reg[:1], layout.lane) in ((((0, 1),), MATRIX_LANES), (((1, 0),), turned))
+
+
+def _write_matrices(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V], rows: int) -> None:
+    """Up to four matrices at once: lanes 0 to 7 tell where the first one's rows are, lanes 8 to 15 the second one's."""
+    is_turned = layout.reg[0] == (1, 0)
+    across = (layout.reg[0], *layout.lane[:2]) if is_turned else layout.lane[2:]
+    inside, outside = layout.reg[1:3], layout.reg[3:]
+    lane = [(i, _offset(buffer, basis)) for i, basis in enumerate((*across, *inside))]
+    warp = [(i, _offset(buffer, basis)) for i, basis in enumerate(layout.warp) if any(basis)]
+    used = functools.reduce(operator.or_, (number for _, number in lane + warp), 0)
+    thread = m.thread_bits(lane, warp, (), dt.i32)
+    words = [m.join_elements(registers[i : i + 2]) for i in range(0, len(registers), 2)]
+    size = 1 << len(inside)
+    for i in range(1 << len(outside)):
+        if combine(outside, i, 2)[0] >= rows:
+            continue
+        place = m.combine_index(thread, _offset(buffer, combine(outside, i, 2)), used)
+        own = words[i * size : (i + 1) * size]
+        m.matrix_store(buffer.memory, m.add_index(place, buffer.start), own, is_turned, buffer.dtype)
+
+
+def _offset(buffer: Shared, coordinates: Coordinates) -> int:
+    return buffer.arrangement.offset(flatten(coordinates, buffer.shape))
+
+
 def _registers(tile: Any, own: Layout, column: int) -> list[V]:
     """A chunk's registers, in the order of its own layout."""
     places = (combine(own.reg, r, 2) for r in range(own.registers))
     return [tile.registers[tile.layout.register_holding((row, column + c))] for row, c in places]
 
 
-def _write(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V]) -> None:
-    """Write a tile, as many elements at once as a thread has side by side."""
+def _write(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V], rows: int) -> None:
+    """Write the first rows of a tile: matrix by matrix, or as many elements at once as a thread has side by side."""
+    if is_of_matrices(layout, buffer):
+        return _write_matrices(m, buffer, layout, registers, rows)
     side = side_by_side(layout, 1, buffer.dtype.itemsize)
     writing = replace(buffer.arrangement, neighbours=side)
     group = writing.group(layout)

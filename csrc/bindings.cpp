@@ -63,8 +63,12 @@ void bind_instance(nb::module_& m) {
         .def_prop_ro("constants", &Instance::constants)
         .def_prop_ro("num_warps", [](const Instance& self) { return self.row().num_warps; })
         .def_prop_ro("num_stages", [](const Instance& self) { return self.row().num_stages; })
+        .def_prop_ro("only_aligned", [](const Instance& self) { return is_only_aligned(self.row()); },
+                     "Whether it is compiled for aligned calls only (`aligned=True`).")
         .def_prop_ro("source", [](const Instance& self) { return self.kernel().source; })
         .def_prop_ro("images", &Instance::images)
+        .def("info", &Instance::info,
+             "What its code takes in each CUDA image: threads, registers, shared memory, spills, occupancy.")
         .def_prop_ro("backward", &Instance::backward,
                      "The gradient kernel's instance with the same dtypes and constants, or None.")
         .def("ptx", &Instance::ptx, "target"_a, "variant"_a = "a32",

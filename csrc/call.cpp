@@ -57,14 +57,6 @@ int code_source(const KernelIndex& index, const Arguments& arguments) {
     });
 }
 
-// Where an array cannot have the map that aligned code takes, general code serves: its parameters are packed alike.
-void avoid_maps(const KernelIndex& index, const Arguments& arguments, int source, Plan& plan) {
-    const EntryPlace place{index.kernel, *plan.specialisation, plan.variant};
-    const auto maps = place.maps(source);
-    if (maps.empty() || can_make_maps(place, maps, arguments, ready_device(arguments.device.ordinal))) return;
-    plan.variant = Variant::general32;
-}
-
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     const KernelIndex& index = bound.index();
     const Arguments& arguments = bound.arguments();
@@ -73,11 +65,11 @@ void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     Grid given;
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(index.kernel, grid);
-    const int source = code_source(index, arguments);
-    plan.specialisation = &choose_specialisation(index, arguments, sm_count, source, bound.only());
+    const Choice choice = choose(index, arguments, sm_count, code_source(index, arguments), bound.only());
+    plan.specialisation = choice.specialisation;
+    plan.variant = choice.variant;
     check_arrays(index, *plan.specialisation, arguments, sm_count);
     complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
-    avoid_maps(index, arguments, source, plan);
 }
 
 std::string host_levels_text() {
@@ -122,13 +114,6 @@ void run_on_host(const EntryPlace& place, const Bound& bound, const Plan& plan) 
     run_large(work, done);
 }
 
-void add_geometry(const Geometry& geometry, nb::dict& told) {
-    told["threads"] = geometry.threads;
-    told["shared_bytes"] = geometry.shared_bytes;
-    if (geometry.ctas > 1) told["cluster"] = geometry.ctas;
-    if (!geometry.maps.empty()) told["tensor_maps"] = geometry.maps.size();
-}
-
 // A call that may come again is remembered, unless code had to be loaded: other threads may have changed its arrays.
 void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallArguments* repeatable) {
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
@@ -156,7 +141,7 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallAr
     Plan plan;
     make_plan(bound, grid, plan);
     const Kernel& kernel = callable.index.kernel;
-    if (is_empty(callable.index, bound.arguments(), plan)) return;
+    if (plan.programs() == 0 || has_empty_outputs(callable.index, bound.arguments())) return;
     const EntryPlace place{kernel, *plan.specialisation, plan.variant};
     if (bound.arguments().device.kind == DeviceKind::cpu)
         run_on_host(place, bound, plan);
@@ -204,7 +189,7 @@ nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     const cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
     const std::uint16_t image = image_for(place, device.facts(), device.api().resolver.driver_version());
     result["image"] = describe_image(tables.images[image]);
-    add_geometry(place.geometry(image), result);
+    add_usage(place, image, device.facts().capability.sm(), result);
     return result;
 }
 

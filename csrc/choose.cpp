@@ -1,5 +1,6 @@
 // Choice of the specialisation: dtypes, then constants, then the kernel's own `pick`.
 #include <algorithm>
+#include <optional>
 
 #include "dispatch.hpp"
 #include "dtype.hpp"
@@ -199,6 +200,30 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
                        kernel.name, ".dispatch(...)`")});
 }
 
+[[noreturn]] void fail_alignment(const KernelIndex& index, const Arguments& arguments, int source,
+                                 const Specialisation& row, bool is_only) {
+    const Kernel& kernel = index.kernel;
+    const std::string constants = given_constants(kernel, arguments);
+    throw Failure(
+        ErrorKind::value,
+        {.what = concat(row.id, ": compiled for aligned calls only (`aligned=True`), and this call is not"),
+         .asked = concat(describe_arguments(kernel, arguments), constants.empty() ? "" : " with ", constants),
+         .found = describe_obstacle(index, row, arguments, source),
+         .fix = is_only ? concat("call `", kernel.name, "(...)`, which takes another one for such arrays")
+                : constants.empty()
+                    ? "add a configuration without `aligned=True` that suits these sizes, then rebuild"
+                    : "leave the constants out, so that another configuration serves; or pass aligned arrays"});
+}
+
+// The variant of a specialisation that serves a call; empty: there is no code for it. Any serves where nothing is
+// written.
+std::optional<Variant> serving_variant(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,
+                                       int source) {
+    const Variant variant = choose_variant(index, row, arguments, source);
+    if (variant == Variant::aligned32 || !is_only_aligned(row)) return variant;
+    return has_empty_outputs(index, arguments) ? std::optional(Variant::aligned32) : std::nullopt;
+}
+
 }  // namespace
 
 KernelIndex::KernelIndex(const Kernel& kernel_)
@@ -245,26 +270,37 @@ bool is_equal(const ConstantValue& a, const ConstantValue& b) {
     return (a.kind == Kind::boolean) == (b.kind == Kind::boolean) && number(a) == number(b);
 }
 
-const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
-                                            int source, const Specialisation* only) {
+Choice choose(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, int source,
+              const Specialisation* only) {
     const Kernel& kernel = index.kernel;
+    Choice choice{};
+    const Specialisation* unaligned = nullptr;  // the first that fits but for the alignment
+    const auto takes = [&](const Specialisation& row) {
+        const auto variant = serving_variant(index, row, arguments, source);
+        if (variant) choice = {&row, *variant};
+        if (!variant && !unaligned) unaligned = &row;
+        return variant.has_value();
+    };
     if (only) {
         if (!is_built(*only, source)) fail_target(kernel, *only);
-        if (has_dtypes(*only, arguments) && is_picked(kernel, *only, arguments, sm_count)) return *only;
-        fail_instance(kernel, arguments, *only);
+        if (!has_dtypes(*only, arguments) || !is_picked(kernel, *only, arguments, sm_count))
+            fail_instance(kernel, arguments, *only);
+        if (takes(*only)) return choice;
+        fail_alignment(index, arguments, source, *only, true);
     }
     const auto fits = [&](const Specialisation& row) {
         return has_dtypes(row, arguments) && has_constants(row, arguments) && is_built(row, source) &&
                is_picked(kernel, row, arguments, sm_count);
     };
     const bool is_typed = !kernel.dtype_vars.empty() && arguments.dtypes[0] != unbound;
-    if (!is_typed) {
+    if (is_typed) {
+        for (const auto row : index.with_first_dtype(arguments.dtypes[0]))
+            if (fits(kernel.specialisations[row]) && takes(kernel.specialisations[row])) return choice;
+    } else {
         for (const auto& row : kernel.specialisations)
-            if (fits(row)) return row;
-        fail_choice(kernel, arguments);
+            if (fits(row) && takes(row)) return choice;
     }
-    for (const auto row : index.with_first_dtype(arguments.dtypes[0]))
-        if (fits(kernel.specialisations[row])) return kernel.specialisations[row];
+    if (unaligned) fail_alignment(index, arguments, source, *unaligned, false);
     fail_choice(kernel, arguments);
 }
 

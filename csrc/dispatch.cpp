@@ -9,9 +9,6 @@ namespace gristmill {
 
 namespace {
 
-// Below it an offset and one block beyond it stay within 32 bits.
-constexpr std::int64_t index32_limit = (std::int64_t{1} << 31) - (std::int64_t{1} << 20);
-
 [[noreturn]] void fail_rank(const Kernel& kernel, const Parameter& parameter, const View& view) {
     throw Failure(
         ErrorKind::value,
@@ -43,32 +40,6 @@ void check_given(const Kernel& kernel, const Parameter& parameter, std::int64_t 
                    .found = concat(parameter.name, "=", given),
                    .supported = is_stride ? concat("its own stride, ", *actual) : concat("0 to ", actual.value_or(0)),
                    .fix = concat("leave `", parameter.name, "` out: it follows from `", tensor, "`")});
-}
-
-bool is_divisible(std::int64_t value, std::int64_t divisor) {
-    const bool is_power_of_2 = (divisor & (divisor - 1)) == 0;  // nearly always, and a division is slow
-    return divisor <= 1 || (is_power_of_2 ? (value & (divisor - 1)) == 0 : value % divisor == 0);
-}
-
-bool is_dividing(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments) {
-    for (const auto i : index.values())
-        if (i < specialisation.divisibility.size() &&
-            !is_divisible(arguments.integers[i], specialisation.divisibility[i]))
-            return false;
-    return true;
-}
-
-Variant choose_variant(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments) {
-    bool is_small = true, is_aligned = true;
-    for (const auto i : index.arrays()) {
-        const View& view = *arguments.views[i];
-        is_small &= view.span.high - view.span.low < index32_limit * view.item_bytes;
-        is_aligned &= reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0;
-    }
-    for (const auto i : index.indices())
-        is_small &= arguments.integers[i] < index32_limit && arguments.integers[i] > -index32_limit;
-    if (!is_small) return Variant::general64;
-    return is_aligned && is_dividing(index, specialisation, arguments) ? Variant::aligned32 : Variant::general32;
 }
 
 void check_grid(const Kernel& kernel, const std::array<std::int64_t, 3>& grid) {
@@ -148,7 +119,6 @@ void fill_index_parameters(const KernelIndex& index, Arguments& arguments) {
 void complete_plan(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
                    const std::array<std::int64_t, 3>* grid, Plan& plan) {
     const Kernel& kernel = index.kernel;
-    plan.variant = choose_variant(index, *plan.specialisation, arguments);
     plan.grid = {1, 1, 1};
     if (grid) {
         plan.grid = *grid;
@@ -160,10 +130,9 @@ void complete_plan(const KernelIndex& index, const Arguments& arguments, std::in
     pack(index, arguments, plan);
 }
 
-bool is_empty(const KernelIndex& index, const Arguments& arguments, const Plan& plan) {
-    if (plan.programs() == 0) return true;
-    if (index.outputs().empty()) return false;
-    return std::ranges::all_of(index.outputs(), [&](std::uint8_t i) { return arguments.views[i]->count == 0; });
+bool has_empty_outputs(const KernelIndex& index, const Arguments& arguments) {
+    return !index.outputs().empty() &&
+           std::ranges::all_of(index.outputs(), [&](std::uint8_t i) { return arguments.views[i]->count == 0; });
 }
 
 }  // namespace gristmill

@@ -167,19 +167,38 @@ void bind_array(const KernelIndex& index, std::size_t parameter, const View& vie
 // Sizes, shapes and strides that were left out; those given must not reach beyond the array.
 void fill_index_parameters(const KernelIndex& index, Arguments& arguments);
 
-// The first specialisation that fits, or `only` if it does. Raises Failure with what is built.
-const Specialisation& choose_specialisation(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
-                                            int source, const Specialisation* only);
+// Declared with `aligned=True`: there is code for aligned calls alone.
+inline bool is_only_aligned(const Specialisation& row) {
+    return !row.entries[static_cast<std::size_t>(Variant::general32)].symbol;
+}
+
+// The variant that a call takes of a specialisation, whether or not there is code for it. Where an array cannot have
+// the map that aligned code of `source` takes, general code serves: its parameters are packed alike.
+Variant choose_variant(const KernelIndex& index, const Specialisation& row, const Arguments& arguments, int source);
+
+// What keeps a call from the aligned variant; "": nothing.
+std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,
+                              int source);
+
+struct Choice {
+    const Specialisation* specialisation;
+    Variant variant;
+};
+
+// The first specialisation that fits and has code for the call, or `only` if it does. Raises Failure with what is
+// built. Where the code of a device decides (`source`), the device is ready.
+Choice choose(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, int source,
+              const Specialisation* only);
 
 // Contiguity, extents, read-only and overlapping outputs. Raises Failure.
 void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,
                   std::int64_t sm_count);
 
-// Fills variant, grid (unless `grid` is given) and parameters of `plan`; the specialisation is set.
+// Fills grid (unless `grid` is given) and parameters of `plan`; specialisation and variant are set.
 void complete_plan(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count,
                    const std::array<std::int64_t, 3>* grid, Plan& plan);
 
-// Whether there is nothing to do: an empty grid, or outputs that are all empty.
-bool is_empty(const KernelIndex& index, const Arguments& arguments, const Plan& plan);
+// Whether the kernel has outputs, and all are empty.
+bool has_empty_outputs(const KernelIndex& index, const Arguments& arguments);
 
 }  // namespace gristmill

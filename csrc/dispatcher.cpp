@@ -204,6 +204,7 @@ int preload_kernel(const Kernel& kernel, int ordinal) {
     for (const auto& row : kernel.specialisations | std::views::filter([&](const auto& r) { return is_built(r, source); }))
         for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
             const EntryPlace place{kernel, row, variant};
+            if (!place.entry().symbol) continue;
             const bool was_loaded = device.kernel(place.index()).handle != nullptr;
             const cuda::LoadedKernel ready = ready_kernel(place, device);
             ++loaded;

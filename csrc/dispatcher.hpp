@@ -26,6 +26,7 @@ public:
     nanobind::dict constants() const;
     std::string ptx(const std::string& target, const std::string& variant) const;
     nanobind::list images() const;
+    nanobind::dict info() const;
     nanobind::object backward() const;
     std::string text() const;
 

@@ -123,6 +123,14 @@ std::size_t EntryPlace::index() const {
     return starts[which] + 3 * row + static_cast<std::size_t>(variant);
 }
 
+Usage EntryPlace::usage(std::uint16_t image) const {
+    const auto cubin = static_cast<std::size_t>(std::ranges::find(kernel.cubins, image) - kernel.cubins.begin());
+    const auto row = static_cast<std::size_t>(&specialisation - kernel.specialisations.data());
+    const std::size_t place =
+        3 * (cubin * kernel.specialisations.size() + row) + static_cast<std::size_t>(variant);
+    return place < kernel.usage.size() ? kernel.usage[place] : Usage{};
+}
+
 std::span<const TensorMap> EntryPlace::maps(int source) const {
     const auto& geometry = entry().geometry;
     const bool is_known = source >= 0 && static_cast<std::size_t>(source) < geometry.size();

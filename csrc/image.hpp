@@ -36,6 +36,7 @@ struct EntryPlace {
     const Entry& entry() const { return specialisation.entries[static_cast<std::size_t>(variant)]; }
     std::size_t index() const;  // over all kernels
     const Geometry& geometry(std::uint16_t image) const { return entry().geometry[tables.images[image].source]; }
+    Usage usage(std::uint16_t image) const;  // of its registers there; of PTX nothing is known
     std::span<const TensorMap> maps(int source) const;  // of that target's code
 };
 

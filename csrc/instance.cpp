@@ -1,4 +1,6 @@
 // What an instance says of itself: dtypes, constants, images, PTX, its gradient.
+#include <algorithm>
+
 #include "cpu.hpp"
 #include "dispatcher.hpp"
 #include "dtype.hpp"
@@ -46,6 +48,10 @@ nb::dict Instance::constants() const {
 
 std::string Instance::ptx(const std::string& target, const std::string& variant) const {
     const Entry& entry = entry_of(row(), variant);
+    if (!entry.symbol)
+        throw Failure(ErrorKind::value, {.what = concat(row().id, ": has no variant `", variant, "`"),
+                                         .supported = "a32: it is compiled for aligned calls only (`aligned=True`)",
+                                         .fix = "pass `\"a32\"`"});
     for (const auto image : entry.ptx)
         if (target_name(tables.images[image]) == target) return image_bytes(image);
     throw Failure(ErrorKind::value,
@@ -65,6 +71,30 @@ nb::list Instance::images() const {
     for (const auto image : row().entries[0].ptx) add(image, row().entries[0].symbol);
     for (std::size_t level = 0; level < row().entries[0].host.size(); ++level)
         result.append(host_dict(row().entries[0], level));
+    return result;
+}
+
+nb::dict Instance::info() const {
+    nb::list code;
+    for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
+        const EntryPlace place{kernel(), row(), variant};
+        if (!place.entry().symbol) continue;
+        const auto add = [&](std::uint16_t image) {
+            if (place.geometry(image).threads == 0) return;
+            nb::dict told;
+            told["image"] = describe_image(tables.images[image]);
+            told["variant"] = variant_names[static_cast<std::size_t>(variant)];
+            told["entry_point"] = place.entry().symbol;
+            add_usage(place, image, tables.images[image].sm, told);
+            code.append(told);
+        };
+        std::ranges::for_each(kernel().cubins, add);
+        std::ranges::for_each(place.entry().ptx, add);
+    }
+    nb::dict result;
+    result["kernel"] = kernel().name;
+    result["specialisation"] = row().id;
+    result["code"] = code;
     return result;
 }
 

@@ -43,7 +43,7 @@ struct KnownCall {
     std::vector<KnownValue> values;
     std::vector<std::uint16_t> offsets;  // by parameter
     std::vector<std::byte> block;        // of addresses and values
-    bool is_aligned;
+    bool is_aligned;  // as all of its addresses; alike, every specialisation would take the variant that it took
     bool has_maps;  // beside what is read anyway
     const dlpack::ExchangeApi* streams;
     cuda::GpuDevice* device;

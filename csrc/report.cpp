@@ -8,6 +8,7 @@
 #include "dispatcher.hpp"
 #include "host.hpp"
 #include "image.hpp"
+#include "occupancy.hpp"
 
 namespace nb = nanobind;
 
@@ -98,6 +99,23 @@ nb::dict image_dict(const Image& image) {
     result["bytes"] = image.raw_size;
     result["packed_bytes"] = image.size;
     return result;
+}
+
+void add_usage(const EntryPlace& place, std::uint16_t image, int sm, nb::dict& told) {
+    const Geometry& geometry = place.geometry(image);
+    told["threads"] = geometry.threads;
+    told["shared_bytes"] = geometry.shared_bytes;
+    if (geometry.ctas > 1) told["cluster"] = geometry.ctas;
+    if (!geometry.maps.empty()) told["tensor_maps"] = geometry.maps.size();
+    const Usage usage = place.usage(image);
+    if (usage.registers == 0) return;
+    told["registers"] = usage.registers;
+    told["stack_bytes"] = usage.stack_bytes;
+    told["spill_bytes"] = usage.spill_bytes;
+    const auto occupancy = occupancy_of(usage, geometry, sm);
+    if (!occupancy) return;
+    told["blocks_per_multiprocessor"] = occupancy->blocks;
+    told["occupancy"] = occupancy->share;
 }
 
 nb::dict kernel_info(const Kernel& kernel) {

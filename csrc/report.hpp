@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "image.hpp"
 #include "tables.hpp"
 
 namespace gristmill {
@@ -12,6 +13,9 @@ namespace gristmill {
 inline constexpr std::array<const char*, 3> variant_names{"a32", "g32", "g64"};  // by Variant
 
 nanobind::dict image_dict(const Image& image);
+
+// Adds what an entry's code in an image takes of a block, a thread and a multiprocessor of this architecture (90).
+void add_usage(const EntryPlace& place, std::uint16_t image, int sm, nanobind::dict& told);
 
 // Package, versions, kernels, images, CPU level. Does not touch CUDA.
 nanobind::dict package_info();

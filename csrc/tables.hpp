@@ -61,6 +61,13 @@ struct Geometry {
     std::span<const TensorMap> maps = {};  // parameters that follow the kernel's own; only for Variant::aligned32
 };
 
+// What an entry of a cubin takes of a thread; all 0: not known.
+struct Usage {
+    std::uint16_t registers;
+    std::uint16_t stack_bytes;  // of local memory, in all
+    std::uint16_t spill_bytes;  // of it, stored for want of registers
+};
+
 // The code for one specialisation under one set of promises: images are found by symbol.
 struct Entry {
     const char* symbol;
@@ -78,7 +85,7 @@ struct Specialisation {
     std::span<const ConstantValue> constants;    // by constant
     std::uint16_t num_warps, num_stages;
     std::span<const std::uint16_t> divisibility; // by parameter, for aligned32: the index must be a multiple of it; 0 or 1: any
-    Entry entries[3];                            // by Variant
+    Entry entries[3];                            // by Variant; of `aligned=True` only the first, the others are all 0
     std::int32_t backward;                       // specialisation of Kernel::backward with the same dtypes and constants; -1: none
 };
 
@@ -95,6 +102,7 @@ struct Kernel {
     Code pick;                                       // true where a specialisation suits a call; empty: always
     std::int32_t backward;                           // kernel index; -1: none
     std::span<const std::uint16_t> cubins;           // indices into Tables::images; each holds every entry of the kernel
+    std::span<const Usage> usage = {};               // by cubin, specialisation and Variant; empty: not known
 };
 
 enum class ImageKind : std::uint8_t { cubin, ptx };

@@ -61,13 +61,11 @@ cuda::Result encode_once(const MapLayout& layout, const std::byte* address, cons
 
 }  // namespace
 
-bool can_make_maps(const EntryPlace& place, std::span<const TensorMap> maps, const Arguments& arguments,
-                   const cuda::GpuDevice& device) {
-    const auto can_make = [&](const TensorMap& map) {
-        const MapLayout layout = layout_of(place, map, arguments, device.facts().sm_count);
-        return is_encodable(layout, arguments.views[map.parameter]->data);
-    };
-    return device.api().cuTensorMapEncodeTiled && std::ranges::all_of(maps, can_make);
+bool can_make_map(const EntryPlace& place, const TensorMap& map, const Arguments& arguments,
+                  const cuda::GpuDevice& device) {
+    if (!device.api().cuTensorMapEncodeTiled) return false;
+    const MapLayout layout = layout_of(place, map, arguments, device.facts().sm_count);
+    return is_encodable(layout, arguments.views[map.parameter]->data);
 }
 
 void encode(const Kernel& kernel, const MapLayout& layout, const std::byte* address, cuda::GpuDevice& device,

@@ -25,9 +25,9 @@ struct MadeMap {
     const std::byte* address;  // of the array
 };
 
-// Whether all of an entry's maps can be made of the arrays of a call.
-bool can_make_maps(const EntryPlace& place, std::span<const TensorMap> maps, const Arguments& arguments,
-                   const cuda::GpuDevice& device);
+// Whether one of an entry's maps can be made of the arrays of a call.
+bool can_make_map(const EntryPlace& place, const TensorMap& map, const Arguments& arguments,
+                  const cuda::GpuDevice& device);
 
 // Raises Failure naming kernel and parameter if the driver refuses. Some 90 ns (H200, driver 580).
 void encode(const Kernel& kernel, const MapLayout& layout, const std::byte* address, cuda::GpuDevice& device,

@@ -9,19 +9,21 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6}
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6}
 TILES = [
-    {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8},
-    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4},
-    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5},
-    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5},
-    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6},
-    {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6},
+    {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
+    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True},
+    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True},
+    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True},
+    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True},
+    LARGE,
+    SMALL,
 ]
 LAYOUTS = [{"A_TURNED": a, "B_TURNED": b, "ANY_STRIDES": False} for a in (False, True) for b in (False, True)]
 CONFIGS = [gm.Config(**tile, **layout) for layout in LAYOUTS for tile in TILES]
 # Strides of no contiguous array, turned or not, come element by element: one configuration is enough for them.
-CONFIGS += [gm.Config(**TILES[-1], A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
+CONFIGS += [gm.Config(**SMALL, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
 
 
 def fits(D, BLOCK_M, BLOCK_N):
@@ -51,20 +53,16 @@ def suits(
     a = gm.where(A_TURNED, (a_row == 1) | (m <= 1), (a_column == 1) | (depth <= 1))
     b = gm.where(B_TURNED, (b_row == 1) | (depth <= 1), (b_column == 1) | (n <= 1))
     is_dense = a & b & ((out_column == 1) | (n <= 1))
-    is_even = (a_row * a_column % 8 == 0) & (b_row * b_column % 8 == 0) & (out_row % 8 == 0)  # of two, one is 1
-    return is_matrix & agrees & (ANY_STRIDES | (is_dense & (A_TURNED | is_fastest(m, n, is_even, BLOCK_M, BLOCK_N))))
+    return is_matrix & agrees & (ANY_STRIDES | (is_dense & (A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N))))
 
 
-def is_fastest(m, n, is_even, BLOCK_M, BLOCK_N):
-    """Whether no tile takes less time; of the last two, which are for all shapes, whether the other one does not.
-
-    The others are for rows that start on 16 bytes, so that the hardware copies them.
-    """
+def is_fastest(m, n, BLOCK_M, BLOCK_N):
+    """Whether no tile takes less time; of the last two, which are for all shapes, whether the other one does not."""
     small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
     least = gm.minimum(small, medium)
     for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
         least = gm.minimum(least, time(m, n, rows, columns))
-    is_least = is_even & (time(m, n, BLOCK_M, BLOCK_N) <= least)
+    is_least = time(m, n, BLOCK_M, BLOCK_N) <= least
     is_medium = (BLOCK_M == 128) & (BLOCK_N == 128)
     return gm.where((BLOCK_M == 64) & (BLOCK_N == 64), True, gm.where(is_medium, medium <= small, is_least))
 
@@ -133,8 +131,7 @@ def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_colum
     """As `suits`, for contiguous arrays of which only the last axis counts."""
     is_layer = (w_size == n * depth) & (w_depth == depth) & (bias_size == n)
     agrees = (x_size * n == out_size * depth) & (out_columns == n)
-    is_even = (n % 8 == 0) & (depth % 8 == 0)
-    return is_layer & agrees & is_fastest(out_size // n, n, is_even, BLOCK_M, BLOCK_N)
+    return is_layer & agrees & is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
 
 
 @gm.kernel(configs=[gm.Config(**tile) for tile in TILES], where=fits, grid=programs_of_rows, pick=suits_rows)

@@ -60,7 +60,9 @@ def write_project(folder):
 def compile_fake(kernel, specialisation, target, body="st.global.u32 [%rd1], 1;", maps=(MAP,)):
     """Compile to nothing much; for sm_90a alone the aligned variant is code of its own, which takes `maps`."""
     if target in HOST_SUFFIX:
-        return [host_artifact(specialisation, variant, target) for variant in VARIANTS]
+        return [host_artifact(specialisation, variant, target) for variant in specialisation.variants]
+    if specialisation.only_aligned:
+        return [cuda_artifact(specialisation, VARIANTS[0], target, body, maps)]
     aligned, general, wide = (cuda_artifact(specialisation, v, target, body, maps) for v in VARIANTS)
     return [aligned if target == "sm_90a" else general, general, wide]
 
@@ -133,6 +135,56 @@ def compile_refusing(kernel, specialisation, target):
 def compile_bad_ptx(kernel, specialisation, target):
     """Give PTX that ptxas refuses."""
     return compile_fake(kernel, specialisation, target, "bogus.op;" if is_culprit(specialisation, target) else "")
+
+
+SPILLING = "\n    ".join(  # more numbers at a time than the directive below lets it have registers
+    [".reg .f32 %f<60>;"]
+    + [f"ld.global.f32 %f{i}, [%rd1+{4 * i}];" for i in range(60)]
+    + ["bar.sync 0;"]
+    + [f"fma.rn.f32 %f{(7 * i + 3) % 60}, %f{i}, %f{(13 * i + 5) % 60}, %f{(29 * i + 11) % 60};" for i in range(60)]
+    + [f"st.global.f32 [%rd1+{4 * i}], %f{i};" for i in range(60)]
+)
+
+
+def compile_spilling(kernel, specialisation, target):
+    """Give PTX of which one specialisation's code has too few registers."""
+    made = compile_fake(kernel, specialisation, target)
+    if is_culprit(specialisation, target):
+        for artifact in made:
+            artifact.code = artifact.code.replace(b"st.global.u32 [%rd1], 1;", SPILLING.encode())
+            artifact.code = artifact.code.replace(b".maxntid 128", b".maxntid 128 .maxnreg 24")
+    return made
+
+
+def compile_crowded(kernel, specialisation, target):
+    """Give PTX of which one specialisation's code has no registers for an instruction."""
+    sums, numbers = ", ".join(f"%f{i}" for i in range(128)), "\n".join(f"mov.f32 %f{i}, 0f0;" for i in range(128))
+    steps = [".reg .f32 %f<128>;", numbers.replace("0f0", "0f00000000"), "wgmma.fence.sync.aligned;"]
+    shape = "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16"
+    steps += [f"{shape} {{{sums}}}, %rd1, %rd1, 1, 1, 1, 0, 0;", "wgmma.commit_group.sync.aligned;"]
+    steps += ["wgmma.wait_group.sync.aligned 0;", *(f"st.global.f32 [%rd1+{4 * i}], %f{i};" for i in range(128))]
+    made = compile_fake(kernel, specialisation, target)
+    if is_culprit(specialisation, target):
+        for artifact in made:
+            artifact.code = artifact.code.replace(b"st.global.u32 [%rd1], 1;", "\n".join(steps).encode())
+            artifact.code = artifact.code.replace(b".maxntid 128", b".maxntid 1024")
+    return made
+
+
+def compile_large(kernel, specialisation, target):
+    """Give code of which one specialisation's blocks have more threads than any device."""
+    made = compile_fake(kernel, specialisation, target)
+    for artifact in made if is_culprit(specialisation, target) else ():
+        artifact.threads = 1056
+    return made
+
+
+def compile_wide(kernel, specialisation, target):
+    """Give code of which one specialisation's blocks have more shared memory than the target."""
+    made = compile_fake(kernel, specialisation, target)
+    for artifact in made if is_culprit(specialisation, target) else ():
+        artifact.shared_bytes = 232_449
+    return made
 
 
 def compile_mapped(kernel, specialisation, target):

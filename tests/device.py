@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gristmill.compiler.interpreter import _choose, _evaluate, _fill, suitable_variant
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, _variant, obstacle_of, without
+from gristmill.compiler.simt.run import can_be_made
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
@@ -91,15 +92,21 @@ def run_on_device(
     """
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
     values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
-    chosen = specialisation or _choose(kernel, values, constants)
+    target = target or device_target()
+    obstacle = partial(_obstacle, kernel, values, target)
+    chosen = _choose(kernel, values, constants, without(variant) or obstacle, specialisation)
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
-        target = target or device_target()
-        found = variant or suitable_variant(
-            kernel, values, lambda: _loaded(kernel, chosen, VARIANTS[0], target)[1].divisibility
-        )
-        _launch(kernel, chosen, found, target, values, sizes)
+        variant = variant or (_variant(kernel, values) if obstacle(chosen) else VARIANTS[0])
+        _launch(kernel, chosen, variant, target, values, sizes)
     return chosen
+
+
+def _obstacle(kernel: Kernel, values: Mapping[str, Any], target: Target, chosen: Specialisation) -> str:
+    """What keeps the call from aligned code for the target."""
+    found = obstacle_of(kernel, values, lambda: _loaded(kernel, chosen, VARIANTS[0], target)[1].divisibility)
+    maps = () if found else _loaded(kernel, chosen, VARIANTS[0], target)[1].tensor_maps
+    return found or ("" if all(can_be_made(m, kernel, values) for m in maps) else "an array cannot have a tensor map")
 
 
 @cache

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gristmill.compiler.interpreter import _choose, _evaluate, _fill, suitable_variant
+from gristmill.compiler.interpreter import _choose, _evaluate, _fill, obstacle_of, suitable_variant, without
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
 from gristmill.dtypes import Dtype
@@ -71,12 +71,17 @@ def run_on_host(
     """
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
     values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
-    chosen = specialisation or _choose(kernel, values, constants)
+    target = TARGETS[level or levels()[-1]]
+
+    def promised(candidate: Specialisation) -> dict[str, int]:
+        return entry(kernel, candidate, VARIANTS[0], target)[1]
+
+    obstacle = without(variant) or (lambda candidate: obstacle_of(kernel, values, partial(promised, candidate)))
+    chosen = _choose(kernel, values, constants, obstacle, specialisation)
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
         _check_dtypes(kernel, chosen, values)
-        target = TARGETS[level or levels()[-1]]
-        variant = variant or suitable_variant(kernel, values, lambda: entry(kernel, chosen, VARIANTS[0], target)[1])
+        variant = variant or suitable_variant(kernel, values, partial(promised, chosen))
         call(entry(kernel, chosen, variant, target)[0], pack(kernel, chosen, variant, values), sizes)
     return chosen
 

@@ -51,7 +51,7 @@ class Usage:
 def compile_entries(kernel: Kernel, target: str, specialisations: Sequence[Specialisation]) -> list[Entry]:
     """Compile every variant of those of the specialisations that are built for a target, in several processes."""
     every = kernel.specialisations()
-    tasks = [(kernel.name, every.index(s), v, target) for s in specialisations for v in range(len(VARIANTS))]
+    tasks = [(kernel.name, every.index(s), v, target) for s in specialisations for v in range(len(s.variants))]
     return [entry for entry in _pool().map(_compile, tasks, chunksize=2) if entry]
 
 

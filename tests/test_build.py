@@ -202,7 +202,7 @@ def test_what_several_entries_define_alike_is_kept_once():
     joined, starts = join_entries(texts)
     assert (joined.count(b"twice"), joined.count(b"table")) == (1, 1)
     assert joined.split(b"\n")[starts[1] - 1].startswith(b".visible .entry b(")
-    assert assemble(find_ptxas(), joined, "sm_80").startswith(b"\x7fELF")
+    assert assemble(find_ptxas(), joined, "sm_80").code.startswith(b"\x7fELF")
 
 
 @needs_ptxas
@@ -210,7 +210,7 @@ def test_joined_entries_assemble_for_every_planned_device():
     texts = [PTX.format(version="7.0", target="sm_80", symbol=s, body="").encode() for s in ("a", "b")]
     joined, _ = join_entries(texts)
     for arch in ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"):
-        assert assemble(find_ptxas(), joined, arch).startswith(b"\x7fELF")
+        assert assemble(find_ptxas(), joined, arch).code.startswith(b"\x7fELF")
 
 
 @needs_ptxas

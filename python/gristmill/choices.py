@@ -252,17 +252,20 @@ def expand(
     Raises DeclarationError if none is left or two would have one symbol.
     """
     sets = [[(name, dtype) for dtype in members] for name, members in dtypes.items()]
-    found = []
+    found: list[Specialisation] = []
+    configs: list[Config | None] = []
     for chosen in itertools.product(*sets):
         for config, constants in choices.combinations():
             values = dict(chosen) | dict(constants)
             if _is_kept(launch.where, values, site):
                 found.append(_specialise(kernel, chosen, constants, config, launch, site))
+                configs.append(config)
     if not found:
         raise at(
             site.of_keyword("where"), "`where` leaves no specialisation", "make it true for at least one combination"
         )
     _check_symbols(found, site)
+    _check_alignment(found, configs, choices, site)
     return tuple(found)
 
 
@@ -289,7 +292,7 @@ def _specialise(
     )
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
-    return Specialisation(kernel, dtypes, constants, warps, stages, has_config)
+    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, bool(config and config.aligned))
 
 
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:
@@ -317,9 +320,35 @@ def _check_symbols(found: list[Specialisation], site: Site) -> None:
     seen: dict[str, str] = {}
     for specialisation in found:
         symbol = specialisation.symbol(VARIANTS[0])
+        if seen.get(symbol) == specialisation.id:
+            message = f"`{specialisation.id}` is declared twice"
+            raise at(site.of_value("configs"), message, "list it once; code for all calls has an aligned variant, too")
         if symbol in seen:
             message = f"`{seen[symbol]}` and `{specialisation.id}` would have one symbol, {symbol}"
             raise at(
                 site.of(site.decorator()), message, "spell the constants so that letters or digits tell them apart"
             )
         seen[symbol] = specialisation.id
+
+
+def _check_alignment(
+    found: list[Specialisation], configs: list[Config | None], choices: ConstantChoices, site: Site
+) -> None:
+    """Raise unless what is only for aligned calls is followed by what serves the others, whatever they may ask for.
+
+    A call asks for its dtypes, and may ask for the value of a listed constant.
+    """
+    asked = [(s.dtypes, tuple((n, v) for n, v in s.constants if n in choices.lists)) for s in found]
+    for i, config in enumerate(configs):
+        if config is None or not config.aligned:
+            continue
+        if asked[i] not in [a for a, s in zip(asked[i:], found[i:], strict=True) if not s.only_aligned]:
+            message = f"no configuration behind `{config!r}` serves {_calls(*asked[i])} that are not aligned"
+            fix = "add one without `aligned=True` behind it, or remove `aligned=True`"
+            raise at(site.of_config(choices.configs.index(config), "aligned"), message, fix)
+
+
+def _calls(dtypes: Iterable[tuple[str, Dtype]], constants: Constants) -> str:
+    types = ", ".join(str(d) for _, d in dtypes)
+    values = ", ".join(f"{name}={value!r}" for name, value in constants)
+    return "calls" + (f" in {types}" if types else "") + (f" with {values}" if values else "")

@@ -37,7 +37,8 @@ def make_parser() -> argparse.ArgumentParser:
     _add_simulate(commands)
     _add_port(commands)
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
-    _add_report(commands, "info", show_info, "show which images a wheel holds")
+    info = _add_report(commands, "info", show_info, "show which images a wheel holds, and what their code takes")
+    info.add_argument("--kernel", help="show every entry of this kernel")
     _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
     _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
     return parser
@@ -52,9 +53,12 @@ def _add(commands: argparse._SubParsersAction, name: str, command: Command, summ
     return parser
 
 
-def _add_report(commands: argparse._SubParsersAction, name: str, command: Command, summary: str) -> None:
+def _add_report(
+    commands: argparse._SubParsersAction, name: str, command: Command, summary: str
+) -> argparse.ArgumentParser:
     parser = _add(commands, name, command, summary)
     parser.add_argument("module", nargs="?", default="gristmill.kernels", help="default: Gristmill's own kernels")
+    return parser
 
 
 def _add_build(commands: argparse._SubParsersAction) -> None:
@@ -66,6 +70,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--version", default="0", help="version of the distribution, for `info`")
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
+    parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
@@ -103,8 +108,16 @@ def run_build(options: argparse.Namespace) -> None:
     """Run `gristmill build`."""
     _require_compiler()
     from gristmill.build.run import build_module
-    from gristmill.build.settings import Settings, choose_ptxas, count_workers, find_archiver, parse_targets
+    from gristmill.build.settings import (
+        Settings,
+        choose_ptxas,
+        choose_spills,
+        count_workers,
+        find_archiver,
+        parse_targets,
+    )
 
+    ptxas = choose_ptxas(options.cubins)
     settings = Settings(
         sources=tuple(path.resolve() for path in options.sources),
         module=options.module,
@@ -113,7 +126,8 @@ def run_build(options: argparse.Namespace) -> None:
         package=options.package,
         version=options.version,
         targets=parse_targets(options.targets),
-        ptxas=choose_ptxas(options.cubins),
+        ptxas=ptxas,
+        are_spills_errors=choose_spills(options.spills, ptxas),
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),
@@ -183,10 +197,17 @@ def list_kernels(options: argparse.Namespace) -> None:
 
 
 def show_info(options: argparse.Namespace) -> None:
-    """Print which images a module of kernels holds."""
-    from gristmill.runtime.report import info_text
+    """Print which images a module of kernels holds, and what their code takes of a device."""
+    from gristmill.runtime.report import info_text, kernel_text, usage_text
 
-    print(info_text(_kernels_of(options.module).info()))
+    module = _kernels_of(options.module)
+    if options.kernel is None:
+        print("\n".join(filter(None, [info_text(module.info()), usage_text(module)])))
+    elif options.kernel in module.__all__:
+        print(kernel_text(getattr(module, options.kernel)))
+    else:
+        message = f"there is no kernel `{options.kernel}` in {options.module}"
+        raise GristmillError(message, fix="use one of " + ", ".join(module.__all__))
 
 
 def run_doctor(options: argparse.Namespace) -> int:

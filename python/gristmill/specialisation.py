@@ -19,21 +19,33 @@ Constants = tuple[tuple[str, object], ...]
 
 
 class Config:
-    """Constants that are chosen together, with the number of warps and of pipeline stages."""
+    """Constants that are chosen together, with the number of warps and of pipeline stages.
 
-    def __init__(self, *, num_warps: int | None = None, num_stages: int | None = None, **constants: object):
+    `aligned=True`: only the code for aligned calls is compiled, in which arrays start on 16 bytes, lengths and strides
+    that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
+    """
+
+    def __init__(
+        self, *, num_warps: int | None = None, num_stages: int | None = None, aligned: bool = False, **constants: object
+    ):
         for name, value, allowed in (("num_warps", num_warps, NUM_WARPS), ("num_stages", num_stages, NUM_STAGES)):
             if value is not None and not is_one_of(value, allowed):
-                message = f"`{name}={value!r}` is not possible"
-                raise DeclarationError(message, fix=allowed_fix(name, allowed), position=caller_position())
+                raise _impossible(f"{name}={value!r}", allowed_fix(name, allowed))
+        if not isinstance(aligned, bool):
+            raise _impossible(f"aligned={aligned!r}", "write `aligned=True`, or leave it out")
         self.num_warps = num_warps
         self.num_stages = num_stages
+        self.aligned = aligned
         self.constants = constants
 
     def __repr__(self) -> str:
-        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "aligned": self.aligned or None}
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
+
+
+def _impossible(argument: str, fix: str) -> DeclarationError:
+    return DeclarationError(f"`{argument}` is not possible", fix=fix, position=caller_position())
 
 
 @dataclass(frozen=True)
@@ -70,7 +82,10 @@ VARIANTS = (Variant(32, True), Variant(32, False), Variant(64, False))
 
 @dataclass(frozen=True)
 class Specialisation:
-    """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared."""
+    """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
+
+    `only_aligned`: it serves aligned calls alone, and has no general code.
+    """
 
     kernel: str
     dtypes: tuple[tuple[str, Dtype], ...]
@@ -78,6 +93,12 @@ class Specialisation:
     num_warps: int = DEFAULT_NUM_WARPS
     num_stages: int = DEFAULT_NUM_STAGES
     has_config: bool = False
+    only_aligned: bool = False
+
+    @property
+    def variants(self) -> tuple[Variant, ...]:
+        """What it is compiled as, in the order of VARIANTS."""
+        return VARIANTS[:1] if self.only_aligned else VARIANTS
 
     @property
     def id(self) -> str:

@@ -25,6 +25,7 @@ static void print_map(const TensorMap& map) {
 }
 
 static void print_entry(const Entry& entry) {
+    if (!entry.symbol) return;
     std::printf("entry %s geometry", entry.symbol);
     for (const auto& g : entry.geometry)
         std::printf(" %u,%u,%u,%d,%zu", g.threads, g.shared_bytes, g.ctas, g.waits, g.maps.size());
@@ -65,6 +66,13 @@ static void print_kernel(const Kernel& k) {
         std::printf("\n");
     }
     for (const auto& s : k.specialisations) print_specialisation(s);
+    for (std::size_t i = 0; i < k.usage.size(); ++i) {
+        const auto& s = k.specialisations[i / 3 % k.specialisations.size()];
+        const Usage& u = k.usage[i];
+        const auto cubin = i / 3 / k.specialisations.size();
+        std::printf("usage %s %zu %s %d %d %d\n", s.id, cubin, s.entries[i % 3].symbol, u.registers, u.stack_bytes,
+                    u.spill_bytes);
+    }
 }
 
 static void print_image(const Image& image) {

@@ -1,4 +1,6 @@
 // Tables as the build writes them, for kernels small enough to check by hand.
+#include <array>
+
 #include "tables.hpp"
 
 #include "kernels_fixture.hpp"
@@ -102,6 +104,15 @@ constexpr Specialisation scale_rows[] = {
       {"scale__bf16__256__g64", four_warps, scale_bf16_64, both_ptx}},
      -1},
 };
+
+// By cubin, specialisation and variant; of what is not set here nothing is known.
+constexpr auto scale_usage = [] {
+    std::array<Usage, 2 * 4 * 3> usage{};
+    usage[0] = {40, 0, 0};
+    usage[12] = {32, 16, 0};
+    usage[12 + 3 * 2 + 1] = {255, 144, 128};
+    return usage;
+}();
 
 // gather(x, index, y, n = size index): two dtype variables; PTX only, of a new version. y[i] = x[index[i]]
 constexpr const char* gather_vars[] = {"A", "B"};
@@ -225,6 +236,21 @@ constexpr Specialisation long_rows[] = {
      -1},
 };
 
+// even_rows: a block of 256 for aligned calls only, and one of 64 for all; `pick` as row_scale's.
+constexpr Specialisation even_rows[] = {
+    {"even_rows__f32__256", f32s, block_256, 4, 0, row_divisibility, {{"even_256_a32", four_warps, row_32, old_ptx}}, -1},
+    {"even_rows__f32__64",
+     f32s,
+     block_64,
+     1,
+     0,
+     row_divisibility,
+     {{"even_64_a32", one_warp, row_32, old_ptx},
+      {"even_64_g32", one_warp, row_32, old_ptx},
+      {"even_64_g64", one_warp, row_64, old_ptx}},
+     -1},
+};
+
 // many: 19 parameters of all kinds; its host function copies the packed block to `out`.
 constexpr Parameter many_parameters[] = {pointer("a", -1, Dtype::f32, false),
                                          pointer("b", -1, Dtype::f32, false),
@@ -316,6 +342,20 @@ constexpr Specialisation mapped_specialisations[] = {{"mapped__f16",
                                                        {"mapped_g64", four_warps, {}, both_ptx}},
                                                       -1}};
 
+// tiles: as mapped, but its aligned code is a specialisation's all.
+constexpr Specialisation tiles_specialisations[] = {
+    {"tiles__f16__256", f16s, block_256, 4, 0, {}, {{"tiles_256_a32", with_maps, {}, both_ptx}}, -1},
+    {"tiles__f16__64",
+     f16s,
+     block_64,
+     4,
+     0,
+     {},
+     {{"tiles_64_a32", four_warps, {}, both_ptx},
+      {"tiles_64_g32", four_warps, {}, both_ptx},
+      {"tiles_64_g64", four_warps, {}, both_ptx}},
+     -1}};
+
 constexpr Kernel kernels[] = {
     {"scale",
      "y = factor * x",
@@ -328,7 +368,8 @@ constexpr Kernel kernels[] = {
      scale_grids,
      {},
      -1,
-     both_cubins},
+     both_cubins,
+     scale_usage},
     {"gather",
      "y[i] = x[index[i]]",
      "def gather(x, index, y, n): ...",
@@ -347,6 +388,10 @@ constexpr Kernel kernels[] = {
      row_backward_rows, row_grids, row_pick, -1, both_cubins},
     {"long_rows", "", "def long_rows(...): ...", "kernels/rows.py", row_parameters, d_var, block_name, long_rows,
      row_grids, row_pick, -1, both_cubins},
+    {"even_rows", "", "def even_rows(...): ...", "kernels/rows.py", row_parameters, d_var, block_name, even_rows,
+     row_grids, row_pick, -1, both_cubins},
+    {"tiles", "", "def tiles(...): ...", "kernels/mapped.py", mapped_parameters, d_var, block_name,
+     tiles_specialisations, one_grid, {}, -1, both_cubins},
     {"many",
      "",
      "def many(...): ...",

@@ -81,7 +81,7 @@ def test_dispatcher_looks_like_a_function(native):
         == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
     )
     assert native.__all__ == sorted(native.__all__)
-    assert len(native.__all__) == 9
+    assert len(native.__all__) == 11
     assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
     assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
 
@@ -96,6 +96,36 @@ def test_info_says_what_would_run(native, stub):
     assert (told["threads"], told["shared_bytes"], told["cluster"], told["grid"]) == (256, 1024, 2, (1, 1, 1))
     assert not stub.launches
     assert [image["target"] for image in native.info()["images"]][:2] == ["sm_80", "sm_90a"]
+
+
+def test_info_says_what_the_code_of_a_cubin_takes(native, stub):
+    told = native.scale.info(array(8), array(8, offset=4096))
+    names = ("registers", "stack_bytes", "spill_bytes", "blocks_per_multiprocessor", "occupancy")
+    assert tuple(told[name] for name in names) == (32, 16, 0, 16, 1.0)
+    told = native.scale.info(array(8, dtype="f64", offset=8), array(8, dtype="f64", offset=4096))
+    assert tuple(told[name] for name in names) == (255, 144, 128, 1, 0.125)
+    for call in ({"dtype": "f64"}, {"offset": 4}):  # entries, and images, of which nothing is known
+        assert "registers" not in native.scale.info(array(8, **call), array(8, **{"offset": 4096, **call}))
+
+
+def test_an_instance_says_what_its_code_takes_in_each_image(native):
+    told = native.scale.dispatch("f32", 256).info()
+    assert (told["kernel"], told["specialisation"]) == ("scale", "scale__f32__256")
+    seen = [(code["image"], code["variant"], code.get("registers")) for code in told["code"]]
+    assert seen[:4] == [
+        ("cubin sm_80", "a32", 40),
+        ("cubin sm_90a", "a32", 32),
+        ("PTX 7.0 sm_80", "a32", None),
+        ("PTX 8.0 sm_90a", "a32", None),
+    ]
+    assert [image for image, variant, _ in seen if variant == "g64"] == [image for image, *_ in seen[:4]]
+    assert told["code"][0] == {
+        "image": "cubin sm_80", "variant": "a32", "entry_point": "scale__f32__256__a32", "threads": 128,
+        "shared_bytes": 0, "registers": 40, "stack_bytes": 0, "spill_bytes": 0, "blocks_per_multiprocessor": 12,
+        "occupancy": 0.75,
+    }  # fmt: skip
+    lacks_sm_80 = native.long_rows.dispatch("f32", 64).info()["code"]
+    assert {code["image"] for code in lacks_sm_80} == {"cubin sm_90a"}
 
 
 def test_doctor_reports_devices_and_images(native, stub):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
+from gristmill.build.ptxas import Usage
 from gristmill.dtypes import i64
 from gristmill.errors import BuildError
 
@@ -81,6 +82,7 @@ class TablesWriter:
         self._small = Spans("small", "std::uint16_t")
         self._maps = Spans("maps", "TensorMap")
         self._geometry = Spans("geometry", "Geometry")
+        self._usage = Spans("usage", "Usage")
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
         self._names = Spans("names", "char* const")
@@ -102,7 +104,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._maps, self._geometry)
+        numbers = (self._code, self._codes, self._small, self._maps, self._geometry, self._usage)
         order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
         return [line for spans in order for line in spans.definitions()]
 
@@ -132,6 +134,7 @@ class TablesWriter:
             f".pick = {self._expression(row.pick)}",
             f".backward = {row.backward}",
             f".cubins = {self._small.refer(map(str, row.cubins))}",
+            f".usage = {self._usage.refer(map(_usage, row.usage))}",
         )
         return "\n    {" + ",\n     ".join(fields) + "}"
 
@@ -259,6 +262,11 @@ def _image(row: ImageRow, place: Place) -> str:
     suffix = f"'{row.suffix}'" if row.suffix else "0"
     fields = (row.sm, suffix, row.ptx_version, row.source, place.offset, place.size, place.start, len(row.data))
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
+
+
+def _usage(usage: Usage) -> str:
+    """What does not fit in 16 bits is not told apart."""
+    return "{" + ",".join(str(min(number, 0xFFFF)) for number in vars(usage).values()) + "}"
 
 
 def _dtype(dtype: object) -> str:

@@ -18,7 +18,7 @@ class Job:
     """One compilation, of all variants of `specialisation` for `target`.
 
     `serves` are the specialisations that run this code, `specialisation` first: on a host those that differ only in
-    warps and stages share it, and with it its symbols.
+    warps and stages share it, and with it its symbols; those for aligned calls among themselves, the others too.
     """
 
     kernel: Kernel
@@ -43,10 +43,10 @@ def enumerate_jobs(kernels: Sequence[Kernel], targets: Sequence[Target]) -> list
 
 
 def _jobs(kernel: Kernel, target: Target) -> list[Job]:
-    groups: dict[str, list[Specialisation]] = {}
+    groups: dict[tuple[str, bool], list[Specialisation]] = {}
     for specialisation in kernel.specialisations():
-        key = specialisation.base if target.kind == "host" else specialisation.id
-        groups.setdefault(key, []).append(specialisation)
+        name = specialisation.base if target.kind == "host" else specialisation.id
+        groups.setdefault((name, specialisation.only_aligned), []).append(specialisation)
     return [Job(kernel, served[0], target, tuple(served)) for served in groups.values()]
 
 

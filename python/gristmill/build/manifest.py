@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gristmill.build.code import Code, rename_symbol
+from gristmill.build.ptxas import Assembled, Usage
 from gristmill.build.settings import Cubin, Settings, split_name
 from gristmill.build.worker import position_of
+from gristmill.compiler.targets import find_target
 from gristmill.dtypes import Dtype
 from gristmill.errors import BuildError
 from gristmill.specialisation import VARIANTS, Variant
@@ -24,6 +26,8 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 NOT_BUILT = (0, 0, 0, 0)  # the geometry of an entry that a target does not have
 MOST_MAPS, MOST_MAP_AXES = 4, 5  # for which the launcher has room (`csrc/tables.hpp`)
+MOST_THREADS = 1024  # of a block, on every device
+UNKNOWN = Usage(0, 0, 0)
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class EntryRow:
 
 @dataclass(frozen=True)
 class SpecialisationRow:
+    """One specialisation; `entries` are its variants, in the order of VARIANTS."""
+
     id: str
     dtypes: tuple[Dtype, ...]
     constants: tuple[object, ...]
@@ -98,6 +104,8 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class KernelRow:
+    """One kernel; `usage` by cubin, specialisation and variant of VARIANTS."""
+
     name: str
     doc: str
     source: str
@@ -110,6 +118,7 @@ class KernelRow:
     pick: tuple[int, ...]
     backward: int
     cubins: tuple[int, ...]
+    usage: tuple[Usage, ...]
 
 
 @dataclass
@@ -130,7 +139,7 @@ def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequenc
     Where one target has the same code for two variants and another has not, the variants keep a symbol each.
     """
     by_target = {t: list(codes[specialisation.id, t]) for t in targets if codes[specialisation.id, t]}
-    for i, variant in enumerate(VARIANTS):
+    for i, variant in enumerate(specialisation.variants):
         symbols = {rows[i].symbol for rows in by_target.values()}
         if len(symbols) > 1:
             for rows in by_target.values():
@@ -160,13 +169,16 @@ class ManifestBuilder:
                 found.setdefault(code.symbol, (specialisation.id, code))
         return list(found.values())
 
-    def build(self, cubins: Mapping[tuple[str, Cubin], bytes]) -> Manifest:
+    def build(self, cubins: Mapping[tuple[str, Cubin], Assembled]) -> Manifest:
         """Return the manifest; `cubins` by kernel name and plan."""
         self._manifest.kernels = [self._kernel_row(kernel, cubins) for kernel in self._kernels]
         return self._manifest
 
-    def _kernel_row(self, kernel: Kernel, cubins: Mapping[tuple[str, Cubin], bytes]) -> KernelRow:
-        images = tuple(self._cubin_image(kernel, plan, cubins[kernel.name, plan]) for plan in self._settings.cubins)
+    def _kernel_row(self, kernel: Kernel, cubins: Mapping[tuple[str, Cubin], Assembled]) -> KernelRow:
+        assembled = [cubins[kernel.name, plan] for plan in self._settings.cubins]
+        plans = zip(self._settings.cubins, assembled, strict=True)
+        images = tuple(self._cubin_image(kernel, plan, made.code) for plan, made in plans)
+        rows = tuple(self._specialisation_row(kernel, s) for s in kernel.specialisations())
         return KernelRow(
             name=kernel.name,
             doc=kernel.doc or "",
@@ -175,11 +187,12 @@ class ManifestBuilder:
             parameters=self._parameter_rows(kernel),
             dtype_vars=tuple(name for name, _ in kernel.dtype_vars),
             constants=tuple(kernel.constant_names),
-            specialisations=tuple(self._specialisation_row(kernel, s) for s in kernel.specialisations()),
+            specialisations=rows,
             grid=tuple(tuple(code) for code in kernel.grid),
             pick=tuple(kernel.pick or ()),
             backward=self._kernel_index(kernel.backward),
             cubins=images,
+            usage=tuple(usage for made in assembled for row in rows for usage in usage_of(row, made)),
         )
 
     def _parameter_rows(self, kernel: Kernel) -> tuple[ParameterRow, ...]:
@@ -202,13 +215,14 @@ class ManifestBuilder:
             num_warps=specialisation.num_warps,
             num_stages=specialisation.num_stages,
             divisibility=self._divisibility(kernel, specialisation),
-            entries=tuple(self._entry_row(kernel, specialisation, i) for i in range(len(VARIANTS))),
+            entries=tuple(self._entry_row(kernel, specialisation, i) for i in range(len(specialisation.variants))),
             backward=self._backward_of(kernel, specialisation),
         )
 
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
         for target, code in cuda.items():
+            check_size(kernel, specialisation, target, code)
             check_maps(kernel, specialisation, target, VARIANTS[variant], code)
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
         symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
@@ -293,6 +307,23 @@ def map_rows(kernel: Kernel, code: Code) -> tuple[MapRow, ...]:
     """Return the rows of the tensor maps that `code` takes."""
     names = [parameter.name for parameter in kernel.parameters]
     return tuple(MapRow(**{**vars(m), "parameter": names.index(m.parameter)}) for m in code.tensor_maps)
+
+
+def usage_of(row: SpecialisationRow, assembled: Assembled) -> list[Usage]:
+    """Return what each variant takes in a cubin, of those that there are not nothing."""
+    found = [assembled.usage.get(entry.symbol, UNKNOWN) for entry in row.entries]
+    return found + [UNKNOWN] * (len(VARIANTS) - len(found))
+
+
+def check_size(kernel: Kernel, specialisation: Specialisation, target: str, code: Code) -> None:
+    """Raise BuildError at the kernel's name if no device of the target can run a block."""
+    limits = (("threads", code.threads, MOST_THREADS), ("bytes", code.shared_bytes, find_target(target).shared_bytes))
+    for what, count, most in limits:
+        if count > most:
+            thing = f"{count:,} {what}" + (" of shared memory" if what == "bytes" else "")
+            message = f"`{specialisation.id}` for {target}: a block takes {thing}, the target has {most:,}"
+            fix = "take fewer warps (`num_warps=`)" if what == "threads" else "take smaller blocks, and more programs"
+            raise BuildError(message, fix=fix, position=position_of(kernel))
 
 
 def check_maps(kernel: Kernel, specialisation: Specialisation, target: str, variant: Variant, code: Code) -> None:

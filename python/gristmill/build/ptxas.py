@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import subprocess
 import tempfile
@@ -22,12 +23,45 @@ class Ptxas:
     version: str
 
 
-class AssemblyError(Exception):
-    """ptxas refused a file; `line` of it is at fault, or 0."""
+@dataclass(frozen=True)
+class Usage:
+    """What an entry takes for a thread: registers, and local memory, in all and stored for want of registers."""
 
-    def __init__(self, message: str, line: int):
+    registers: int
+    stack_bytes: int
+    spill_bytes: int
+
+
+@dataclass(frozen=True)
+class Assembled:
+    """A cubin, and what ptxas says of each entry in it."""
+
+    code: bytes
+    usage: dict[str, Usage]
+
+    def pack(self) -> bytes:
+        """Return one line of JSON and the code."""
+        numbers = {name: list(vars(used).values()) for name, used in self.usage.items()}
+        return json.dumps(numbers).encode() + b"\n" + self.code
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Assembled:
+        """Undo `pack`."""
+        line, _, code = data.partition(b"\n")
+        return cls(code, {name: Usage(*numbers) for name, numbers in json.loads(line).items()})
+
+
+class AssemblyError(Exception):
+    """ptxas refused a file; `line` of it is at fault, or 0, or `function`, or "".
+
+    `is_of_size`: the code is right, but does not fit on the device.
+    """
+
+    def __init__(self, message: str, line: int, function: str = ""):
         super().__init__(message)
         self.line = line
+        self.function = function
+        self.is_of_size = bool(re.search(r"[Rr]egister|too much shared", message)) and not line
 
 
 def find_ptxas() -> Ptxas | None:
@@ -43,15 +77,32 @@ def find_ptxas() -> Ptxas | None:
     return None
 
 
-def assemble(ptxas: Ptxas, ptx: bytes, arch: str) -> bytes:
+def assemble(ptxas: Ptxas, ptx: bytes, arch: str) -> Assembled:
     """Return the cubin of `ptx` for `arch` ("sm_90a"). Raises AssemblyError with ptxas's own words."""
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         Path(folder, "kernel.ptx").write_bytes(ptx)
-        command = [str(ptxas.path), f"-arch={arch}", "-O3", "kernel.ptx", "-o", "kernel.cubin"]
+        command = [str(ptxas.path), "-v", f"-arch={arch}", "-O3", "kernel.ptx", "-o", "kernel.cubin"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise _assembly_error(done.stderr or done.stdout or f"ptxas ended with status {done.returncode}", ptx)
-        return Path(folder, "kernel.cubin").read_bytes()
+        return Assembled(Path(folder, "kernel.cubin").read_bytes(), read_usage(done.stdout + done.stderr))
+
+
+def read_usage(report: str) -> dict[str, Usage]:
+    """Return what `ptxas -v` (12.x, 13.x) says of each entry; functions that it calls are counted with it."""
+    parts = re.split(r"Compiling entry function '(\w+)' for '\w+'", report)[1:]
+    found = {name: _usage(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
+    return {name: usage for name, usage in found.items() if usage}
+
+
+def _usage(text: str) -> Usage | None:
+    registers = re.search(r"Used (\d+) registers", text)
+    frames = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores", text)
+    if not registers or not frames:
+        return None
+    total = re.search(r"(\d+) bytes cumulative stack size", text)
+    stack_bytes = int(total[1]) if total else max(int(stack) for stack, _ in frames)
+    return Usage(int(registers[1]), stack_bytes, sum(int(stored) for _, stored in frames))
 
 
 def strip_comments(ptx: bytes) -> bytes:
@@ -109,7 +160,10 @@ def _assembly_error(output: str, ptx: bytes) -> AssemblyError:
     """Return the first error of ptxas with the line of PTX that it is about."""
     match = re.search(r"line (\d+); (?:error|fatal)\s*: (.*)", output)
     if not match:
-        return AssemblyError(output.strip(), 0)
+        found = re.search(r"^ptxas (?:error|fatal)\s*: (.*)", output, re.MULTILINE)
+        message = found[1] if found else output.strip()
+        function = re.search(r"function '?(\w+)", message)
+        return AssemblyError(message, 0, function[1] if function else "")
     line = int(match.group(1))
     text = ptx.split(b"\n")[line - 1].decode(errors="replace").strip()
     return AssemblyError(f"{match.group(2)} in `{text}`", line)

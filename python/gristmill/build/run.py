@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import time
-from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill import __version__
+from gristmill.build.assembly import assemble_kernel, check_spills, find_spills, spill_lines
 from gristmill.build.cache import Cache, make_key, write_if_changed
 from gristmill.build.code import Code, pack_codes, unpack_codes
 from gristmill.build.embed import write_outputs
 from gristmill.build.enumerate import Job, enumerate_jobs
 from gristmill.build.manifest import ManifestBuilder
 from gristmill.build.progress import Progress
-from gristmill.build.ptxas import AssemblyError, assemble, join_entries, strip_comments
+from gristmill.build.ptxas import Assembled, strip_comments
 from gristmill.build.settings import Cubin, Settings
 from gristmill.build.sources import compiler_digest, fingerprint, generator_files, source_closure, source_digest
-from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, position_of, run_all
+from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, run_all
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
-from gristmill.errors import BuildError
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel
@@ -74,12 +72,14 @@ class Build:
         pairs = zip(self._jobs, results, strict=True)
         return {(served.id, job.target.name): result[0] for job, result in pairs for served in job.serves}
 
-    def assemble_all(self, tables: ManifestBuilder) -> dict[tuple[str, Cubin], bytes]:
-        """Return a cubin for each kernel and planned architecture."""
+    def assemble_all(self, tables: ManifestBuilder) -> dict[tuple[str, Cubin], Assembled]:
+        """Return a cubin for each kernel and planned architecture; entries that spill are warned of, or an error."""
         tasks = [(kernel, plan) for kernel in self._kernels for plan in self._settings.cubins]
         function = partial(self._assemble, tables)
         results = run_all(tasks, function, workers=self._settings.workers, on_done=self._on_assembled)
-        return {(kernel.name, plan): data for (kernel, plan), (data, _, _) in zip(tasks, results, strict=True)}
+        assembled = {(kernel.name, plan): data for (kernel, plan), (data, _, _) in zip(tasks, results, strict=True)}
+        self._report_spills(tables, tasks, assembled)
+        return assembled
 
     def close(self) -> None:
         """End the workers and keep the cache within its limit."""
@@ -104,25 +104,30 @@ class Build:
     def _on_compiled(self, job: Job, result: Result) -> None:
         self.progress.finish(label_of(job), job.kernel.name, seconds=result[1], is_cached=result[2])
 
-    def _assemble(self, tables: ManifestBuilder, task: tuple[Kernel, Cubin]) -> tuple[bytes, float, bool]:
+    def _assemble(self, tables: ManifestBuilder, task: tuple[Kernel, Cubin]) -> tuple[Assembled, float, bool]:
         kernel, plan = task
-        ptxas = self._settings.ptxas
-        assert ptxas
-        entries = tables.ptx_of(kernel, plan.source)
-        ptx, starts = join_entries([code.code for _, code in entries])
-        key = make_key("cubin", ptxas.version, plan.arch, ptx)
-        if stored := self._cache.get(key):
-            return stored, 0.0, True
-        begun = time.perf_counter()
-        try:
-            cubin = assemble(ptxas, ptx, plan.arch)
-        except AssemblyError as error:
-            culprit = entries[max(0, bisect_right(starts, error.line) - 1)][0] if error.line else ""
-            raise assembly_failure(kernel, culprit, plan, error) from None
-        self._cache.put(key, cubin)
-        return cubin, time.perf_counter() - begun, False
+        assert self._settings.ptxas
+        return assemble_kernel(self._settings.ptxas, self._cache, kernel, plan, tables.ptx_of(kernel, plan.source))
 
-    def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[bytes, float, bool]) -> None:
+    def _report_spills(
+        self,
+        tables: ManifestBuilder,
+        tasks: Sequence[tuple[Kernel, Cubin]],
+        assembled: Mapping[tuple[str, Cubin], Assembled],
+    ) -> None:
+        spills = [
+            spill
+            for kernel, plan in tasks
+            for spill in find_spills(
+                kernel, plan, tables.ptx_of(kernel, plan.source), assembled[kernel.name, plan].usage
+            )
+        ]
+        for line in spill_lines(spills):
+            self.progress.say(f"warning: {line}")
+        if self._settings.are_spills_errors:
+            check_spills(spills)
+
+    def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[Assembled, float, bool]) -> None:
         kernel, plan = task
         self.progress.finish(f"{kernel.name} cubin {plan.arch}", kernel.name, seconds=result[1], is_cached=result[2])
 
@@ -130,13 +135,6 @@ class Build:
 def label_of(job: Job) -> str:
     """Return the words of a progress line: kernel, dtypes, constants and target."""
     return " ".join([*job.specialisation.id.split("__"), job.target.name])
-
-
-def assembly_failure(kernel: Kernel, specialisation: str, plan: Cubin, error: AssemblyError) -> BuildError:
-    """Return what to say when ptxas refuses the PTX of a kernel."""
-    what = f"`{specialisation or kernel.name}` for {plan.arch}: ptxas: {error}"
-    fix = "leave the cubins to the driver with GRISTMILL_CUBINS=OFF, and report this as a bug of Gristmill"
-    return BuildError(what, fix=fix, position=position_of(kernel))
 
 
 def describe(settings: Settings, kernels: int) -> str:

@@ -47,6 +47,7 @@ class Settings:
     version: str = "0"
     targets: tuple[str, ...] = ()
     ptxas: Ptxas | None = None
+    are_spills_errors: bool = False
     depfile: Path | None = None
     ar: str = "ar"
     workers: int = 1
@@ -123,6 +124,17 @@ def choose_ptxas(choice: str) -> Ptxas | None:
             fix=f'add "{PACKAGE}==12.9.*" to the build requirements, or set GRISTMILL_CUBINS=OFF',
         )
     return ptxas
+
+
+def choose_spills(choice: str, ptxas: Ptxas | None) -> bool:
+    """Return whether registers that spill end the build, under WARN or ERROR. Raises BuildError if none can tell."""
+    spelled = choice.upper()
+    if spelled not in ("WARN", "ERROR"):
+        raise BuildError(f"GRISTMILL_SPILLS is WARN or ERROR, found `{choice}`", fix="write GRISTMILL_SPILLS=WARN")
+    if spelled == "ERROR" and not ptxas:
+        fix = "set GRISTMILL_CUBINS=ON, or GRISTMILL_SPILLS=WARN"
+        raise BuildError("spills were to be errors, but only ptxas tells of them, and no cubins are made", fix=fix)
+    return spelled == "ERROR"
 
 
 def count_workers(environment: Mapping[str, str] = os.environ) -> int:

@@ -3,11 +3,12 @@
 #   SOURCES <kernels/*.py>...       files that declare kernels
 #   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
 #   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at first load
+#   [SPILLS <WARN|ERROR>]           what it is if ptxas keeps registers of a thread in memory, for want of them
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
-# and its type stub. The variables GRISTMILL_TARGETS and GRISTMILL_CUBINS, of CMake or of the environment, stand in for
-# TARGETS and CUBINS.
+# and its type stub. The variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the
+# environment, stand in for TARGETS, CUBINS and SPILLS.
 
 include_guard(GLOBAL)
 
@@ -15,7 +16,7 @@ get_filename_component(_gristmill_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUT
 set(_gristmill_package "${_gristmill_package}" CACHE INTERNAL "")
 
 function(gristmill_add_kernels target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;DESTINATION" "SOURCES;TARGETS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS")
   _gristmill_check_arguments()
   _gristmill_require_tools()
   _gristmill_set_defaults()
@@ -90,7 +91,7 @@ macro(_gristmill_set_defaults)
     string(REGEX REPLACE "[.][^.]*$" "" ARG_DESTINATION "${ARG_MODULE}")
     string(REPLACE "." "/" ARG_DESTINATION "${ARG_DESTINATION}")
   endif()
-  foreach(option TARGETS CUBINS)
+  foreach(option TARGETS CUBINS SPILLS)
     foreach(value "${GRISTMILL_${option}}" "$ENV{GRISTMILL_${option}}")
       if("${ARG_${option}}" STREQUAL "")
         set(ARG_${option} "${value}")
@@ -103,6 +104,13 @@ macro(_gristmill_set_defaults)
   string(TOUPPER "${ARG_CUBINS}" ARG_CUBINS)
   if(NOT ARG_CUBINS MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|1|0)$")
     message(FATAL_ERROR "gristmill_add_kernels: CUBINS is AUTO, ON or OFF, found `${ARG_CUBINS}`\n  fix: write CUBINS AUTO")
+  endif()
+  if("${ARG_SPILLS}" STREQUAL "")
+    set(ARG_SPILLS WARN)
+  endif()
+  string(TOUPPER "${ARG_SPILLS}" ARG_SPILLS)
+  if(NOT ARG_SPILLS MATCHES "^(WARN|ERROR)$")
+    message(FATAL_ERROR "gristmill_add_kernels: SPILLS is WARN or ERROR, found `${ARG_SPILLS}`\n  fix: write SPILLS WARN")
   endif()
   set(package "${PROJECT_NAME}")
   set(version "${PROJECT_VERSION}")
@@ -131,7 +139,7 @@ macro(_gristmill_generate)
     COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
       "${Python_EXECUTABLE}" -m gristmill build ${sources}
       --module "${ARG_MODULE}" --package "${package}" --version "${version}"
-      --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --ar "${CMAKE_AR}"
+      --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
       --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"

@@ -18,7 +18,7 @@ from gristmill.compiler.targets.cuda import CudaMachine
 from gristmill.compiler.targets.host import HostMachine
 from gristmill.declare import Kernel
 from gristmill.errors import KernelError
-from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import Specialisation, Variant
 from gristmill.tensor_map import TensorMap
 
 Watch = Callable[[str, Any], None]
@@ -49,13 +49,13 @@ class Artifact:
 def compile_variants(
     kernel: Kernel, specialisation: Specialisation, target: Target, watch: Watch | None = None
 ) -> list[Artifact]:
-    """Compile a specialisation for each variant, in the order of VARIANTS; variants whose code is equal are merged.
+    """Compile a specialisation for each of its variants, in order; variants whose code is equal are merged.
 
     Returns nothing where its tiles overflow a block of the target and another specialisation can serve instead.
     """
     made: dict[str, Artifact] = {}
     artifacts = []
-    for variant in VARIANTS:
+    for variant in specialisation.variants:
         lowered = lower_variant(kernel, specialisation, variant, target, watch or _ignore)
         if lowered.overflows and is_replaceable(kernel, specialisation):
             return []

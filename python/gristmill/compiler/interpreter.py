@@ -9,13 +9,14 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While, clone_block, walk
+from gristmill.compiler.passes import access
 from gristmill.declare import Kernel, Parameter
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import GristmillError
@@ -26,6 +27,9 @@ from gristmill.symbolic import Code, evaluate
 
 REGION_BITS = 40  # elements of one array's share of the address space
 MIDDLE = 1 << (REGION_BITS - 1)
+
+Obstacle = Callable[[Specialisation], str]
+"""What keeps a call from the aligned code of a specialisation; "" where nothing does."""
 
 
 class InterpreterError(GristmillError):
@@ -317,10 +321,11 @@ def run_kernel(
     """
     constants = {name: named.pop(name) for name in kernel.constant_names if name in named}
     values = _fill(kernel, dict(zip((p.name for p in kernel.parameters), arguments, strict=False)) | named)
-    chosen = specialisation or _choose(kernel, values, constants)
+    chosen = _choose(kernel, values, constants, without(variant), specialisation)
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
-        interpret(_built(kernel, chosen, variant or _variant(kernel, values)), sizes, values)
+        general = VARIANTS[0] if chosen.only_aligned else _variant(kernel, values)
+        interpret(_built(kernel, chosen, variant or general), sizes, values)
     return chosen
 
 
@@ -352,23 +357,69 @@ def _index_value(parameter: Parameter, array: np.ndarray) -> int:
     return array.shape[axis] if parameter.kind == "shape" else array.strides[axis] // array.itemsize
 
 
-def _choose(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Specialisation:
-    """Return the first specialisation in the arrays' dtypes and the given constants that suits the call."""
+def _choose(
+    kernel: Kernel,
+    values: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    obstacle: Obstacle | None = None,
+    only: Specialisation | None = None,
+) -> Specialisation:
+    """Return the first specialisation in the arrays' dtypes and the given constants that suits the call, or `only`.
+
+    Raises InterpreterError if there is none, or none but for aligned calls, which this one is not.
+    """
+    refused: Specialisation | None = None
+    obstacle = obstacle or partial(_obstacle, kernel, values)
+    for candidate in [only] if only else _suiting(kernel, values, constants):
+        if _has_code(candidate, obstacle):
+            return candidate
+        refused = refused or candidate
+    if refused:
+        takes_another = "leave the constants out, so that another configuration serves"
+        fix = takes_another if constants or only else "add a configuration without `aligned=True` that suits such calls"
+        raise InterpreterError(f"`{refused.id}` is for aligned calls only, and {obstacle(refused)}", fix=fix)
     found = _dtypes(kernel, values)
-    for candidate in _fitting(kernel, values, constants):
-        return candidate
     asked = ", ".join([*(d.name for d in found.values()), *(f"{k}={v}" for k, v in constants.items())])
     known = ", ".join(s.id for s in kernel.specialisations())
     raise InterpreterError(f"`{kernel.name}` has no specialisation for {asked}", fix=f"there are {known}")
 
 
-def _fitting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
-    """The specialisations that suit the call, the one to take first."""
+def _fitting(
+    kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any], obstacle: Obstacle | None = None
+) -> Iterator[Specialisation]:
+    """The specialisations that suit the call and have code for it, the one to take first."""
+    obstacle = obstacle or partial(_obstacle, kernel, values)
+    return (s for s in _suiting(kernel, values, constants) if _has_code(s, obstacle))
+
+
+def _suiting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
     found = _dtypes(kernel, values)
     for candidate in kernel.specialisations():
         fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
         if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
             yield candidate
+
+
+def _has_code(candidate: Specialisation, obstacle: Obstacle) -> bool:
+    return not candidate.only_aligned or not obstacle(candidate)
+
+
+def _obstacle(kernel: Kernel, values: Mapping[str, Any], candidate: Specialisation) -> str:
+    """What keeps the call from aligned code, as far as that is alike on all targets."""
+    return obstacle_of(kernel, values, lambda: _promised(kernel, candidate))
+
+
+@cache
+def _promised(kernel: Kernel, specialisation: Specialisation) -> dict[str, int]:
+    promised = access.promise(_built(kernel, specialisation, VARIANTS[0]))
+    return {value.name: divisor for value, divisor in promised.items()}
+
+
+def without(variant: Variant | None) -> Obstacle | None:
+    """What keeps a call that asks for a variant from a specialisation; None if it asks for none."""
+    if variant is None:
+        return None
+    return lambda candidate: "" if variant in candidate.variants else f"`{variant.name}` is asked for"
 
 
 def _dtypes(kernel: Kernel, values: Mapping[str, Any]) -> dict[str, Dtype]:
@@ -392,11 +443,18 @@ def suitable_variant(kernel: Kernel, values: Mapping[str, Any], promised: Callab
 
     `promised` tells of the aligned variant which index parameters must be multiples of a number, and of which.
     """
-    general = _variant(kernel, values)
-    arrays = [values[p.name] for p in kernel.parameters if p.kind == "pointer"]
-    if general.index_bits == 64 or any(a.ctypes.data % 16 for a in arrays):
-        return general
-    return VARIANTS[0] if all(int(values[name]) % d == 0 for name, d in promised().items()) else general
+    return _variant(kernel, values) if obstacle_of(kernel, values, promised) else VARIANTS[0]
+
+
+def obstacle_of(kernel: Kernel, values: Mapping[str, Any], promised: Callable[[], Mapping[str, int]]) -> str:
+    """Return what keeps a call from aligned code that promises so much; "" where nothing does."""
+    if _variant(kernel, values).index_bits == 64:
+        return "offsets do not fit in 32 bits"
+    for name in (p.name for p in kernel.parameters if p.kind == "pointer"):
+        if excess := values[name].ctypes.data % 16:
+            return f"`{name}` starts {excess} bytes behind a multiple of 16"
+    odd = [(name, divisor) for name, divisor in promised().items() if int(values[name]) % divisor]
+    return "".join(f"`{name}` is {values[name]}, no multiple of {divisor}" for name, divisor in odd[:1])
 
 
 @cache

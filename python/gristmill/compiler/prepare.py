@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.compiler import frontend
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
-from gristmill.compiler.passes import PIPELINE, access, windows
+from gristmill.compiler.passes import PIPELINE, access, regular, windows
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation, Variant
@@ -47,6 +47,8 @@ def _passed(
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
     function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
+    if has_windows:
+        regular.run(function)
     if not windows.keep(function):
         return function, {}
     divisibility = access.promise(function) if variant.is_aligned else {}
@@ -63,6 +65,9 @@ def _passed(
 
 
 def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
-    """Whether a call may take a later specialisation in the same dtypes: the kernel picks, the first that suits."""
+    """Whether a call may take a later specialisation in the same dtypes.
+
+    The kernel picks the first that suits; for calls that are not aligned there must be another one anyway.
+    """
     same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
-    return bool(kernel.pick) and same[-1] != specialisation
+    return (bool(kernel.pick) or specialisation.only_aligned) and same[-1] != specialisation

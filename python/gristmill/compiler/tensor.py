@@ -72,6 +72,25 @@ def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int) -> Layout:
     return Layout(shape, own + along_columns + along_rows, lane, tuple(warp))
 
 
+@dataclass(frozen=True)
+class GroupUnit:
+    """What warpgroups multiply, as instructions call it; `has_any_order`: operands lie along the depth or across it."""
+
+    name: str
+    summed: Dtype
+    has_any_order: bool = False
+
+
+GROUP_UNITS = {
+    dt.f16: GroupUnit("f16", dt.f32, has_any_order=True),
+    dt.bf16: GroupUnit("bf16", dt.f32, has_any_order=True),
+    dt.f32: GroupUnit("tf32", dt.f32),
+    dt.f8e4m3: GroupUnit("e4m3", dt.f32),
+    dt.f8e5m2: GroupUnit("e5m2", dt.f32),
+    dt.i8: GroupUnit("s8", dt.i32),
+    dt.u8: GroupUnit("u8", dt.i32),
+}
+GROUP_DEPTH_BYTES = 32  # of one instruction
 GROUP_WARPS = 4
 GROUP_ROWS = 64
 MOST_COLUMNS = 256  # of one instruction
@@ -94,13 +113,17 @@ def group_accumulator(shape: tuple[int, ...], num_warps: int) -> Layout:
     return Layout(shape, ((0, 1), (8, 0), *along_columns, *along_rows), lane, tuple(warp))
 
 
-def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps: int) -> bool:
-    """Whether warpgroups can multiply: halves, whole blocks of rows, and columns that instructions have."""
-    if dtype not in (dt.f16, dt.bf16) or num_warps % GROUP_WARPS or a[0] % GROUP_ROWS:
+def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps: int, is_along: bool = False) -> bool:
+    """Whether warpgroups can multiply: whole blocks of rows, and columns that instructions have.
+
+    `is_along`: elements of both operands lie side by side along the depth, which all but halves need.
+    """
+    unit = GROUP_UNITS.get(dtype)
+    if unit is None or not (unit.has_any_order or is_along) or num_warps % GROUP_WARPS or a[0] % GROUP_ROWS:
         return False
     groups = num_warps // GROUP_WARPS
     columns = b[1] // max(1, groups // min(groups, a[0] // GROUP_ROWS))
-    return columns >= 16 and min(a[1], b[1]) >= 16
+    return columns >= 16 and a[1] * dtype.itemsize >= GROUP_DEPTH_BYTES
 
 
 def left(unit: Unit, sums: Layout, depth: int) -> Layout:

@@ -18,6 +18,26 @@ def info_text(info: Mapping[str, Any]) -> str:
     return "\n".join([head, _cpu_line(info), *_image_lines(info["images"])])
 
 
+def usage_text(module: Any) -> str:
+    """Return what the code of each kernel takes, one line for each cubin: from least to most of its entries."""
+    rows: list[tuple[str, ...]] = []
+    for name in module.__all__:
+        images: dict[str, dict[str, Mapping[str, Any]]] = {}
+        for code in (code for instance in getattr(module, name).instances for code in instance.info()["code"]):
+            if "registers" in code:
+                images.setdefault(code["image"], {})[code["entry_point"]] = code
+        rows += [(name, image, *_taken(list(images[image].values()))) for image in sorted(images, key=_by_number)]
+    return _table(rows, ("kernel", *_TAKEN)) if rows else ""
+
+
+def kernel_text(dispatcher: Any) -> str:
+    """Return what each entry of a kernel takes in each CUDA image."""
+    codes = [code for instance in dispatcher.instances for code in instance.info()["code"]]
+    entries = {(code["entry_point"], code["image"]): code for code in codes}
+    rows = [(entry, image, *_taken([code])) for (entry, image), code in entries.items()]
+    return _table(rows, ("entry", *_TAKEN)) if rows else f"{dispatcher.__name__}: no CUDA code"
+
+
 def doctor_text(lines: Iterable[tuple[str, str, str]]) -> str:
     """Return the checks of a module's `doctor()`, one below the other."""
     return "\n".join(f"{status:<8} {check:<10} {_indent(text)}" for check, status, text in lines)
@@ -57,6 +77,42 @@ def _image_lines(images: Sequence[Mapping[str, Any]]) -> list[str]:
     )
     rows = [f"  {name:<16} {len(sizes):>5} images {sum(sizes):>10,} bytes" for name, sizes in sorted(groups.items())]
     return [f"CUDA: {kind}", *rows]
+
+
+_TAKEN = ("image", "threads", "registers", "shared bytes", "spilled bytes", "blocks", "warps")
+
+
+def _taken(codes: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The cells for some entries: of a block, of a thread, and of what a multiprocessor holds."""
+    names = ("threads", "registers", "shared_bytes", "spill_bytes", "blocks_per_multiprocessor")
+    shares = [round(100 * code["occupancy"]) for code in codes if "occupancy" in code]
+    cells = [_range([code[name] for code in codes if name in code]) for name in names]
+    return (*cells, f"{_range(shares)}%" if shares else "-")
+
+
+def _by_number(image: str) -> tuple[int, str]:
+    """Sort key for "cubin sm_90a"."""
+    return int("".join(filter(str.isdigit, image))), image
+
+
+def _range(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "-"
+    least, most = min(numbers), max(numbers)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def _table(rows: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> str:
+    """Columns as wide as they must be: two of names, then numbers."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    aligned = [
+        [
+            cell.ljust(width) if i < 2 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        for row in (head, *rows)
+    ]
+    return "\n".join("  ".join(cells).rstrip() for cells in aligned)
 
 
 def _indent(text: str) -> str:

@@ -69,7 +69,12 @@ class Plan:
         for op in products:
             own = op.operands[-1]
             place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
-            is_alone = place >= 0 and body.arguments[1 + place] is own and counts[own] == counts[op.results[0]] == 1
+            is_alone = (
+                not op.attributes["is_promoted"]
+                and place >= 0
+                and body.arguments[1 + place] is own
+                and counts[own] == counts[op.results[0]] == 1
+            )
             found += [place] if is_alone else []
         return found if len(found) == len(products) else []
 

@@ -48,7 +48,7 @@ def split(function: Function) -> bool:
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
     _set_stages(plans, function)
-    if any(plan.stages < _least(plan) or not plan.open_sums() for plan in plans):
+    if any(plan.stages < _least(plan) for plan in plans):
         return False
     common = Block()
     known = {shape: _ring(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
@@ -118,15 +118,23 @@ def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
 
 
 def _consume(body: Block, plan: Plan, pipe: Value, rings: list[Value]) -> None:
-    """Let the loop take its tiles from the ring; the slot before is free when the next product is on its way."""
+    """Let the loop take its tiles from the ring; the slot before is free when the next product is on its way.
+
+    Where products are not left open, a slot is free at the end of its own step.
+    """
     loop, block, sums = plan.loop, Block(plan.loop.body.arguments, yields=plan.loop.body.yields), plan.open_sums()
     with building(Builder(block)) as builder:
         builder.position = loop.position
         views = plan.views(rings, ROWS["take"](pipe))
         block.statements += plan.reading(views)
-        ROWS["release"](pipe, ew.ne(loop.body.arguments[0], loop.operands[0]))
-        ROWS["next_slot"](pipe)
+        if not sums:
+            ROWS["next_slot"](pipe)
+        ROWS["release"](pipe, ew.ne(loop.body.arguments[0], loop.operands[0]) if sums else constant(True, dt.bool_))
+        if sums:
+            ROWS["next_slot"](pipe)
     loop.body = block
+    if not sums:
+        return
     behind = Block(statements=[settled(loop, place) for place in sums])
     with building(Builder(behind)) as builder:
         builder.position = loop.position

@@ -6,11 +6,11 @@ Products that fill no instruction, or that ask for exact f32 arithmetic, stay as
 from __future__ import annotations
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, Function, Op, Statement, Tile, Value, definitions
+from gristmill.compiler.ir import Block, Function, Op, Pointer, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.passes.windows import used_shape
-from gristmill.compiler.tensor import UNITS, fits_groups
+from gristmill.compiler.passes.windows import is_for_groups, used_shape
+from gristmill.compiler.tensor import UNITS
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
@@ -52,30 +52,28 @@ def _fits(op: Op) -> bool:
 
 def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[Op]:
     before: list[Op] = []
-    a, b = (v.type for v in op.operands[:2])
-    dtype = multiplied(a.dtype)  # type: ignore[arg-type]
-    by_groups = function.has_groups and fits_groups(a.shape, b.shape, dtype, function.num_warps)
+    a = op.operands[0].type
+    by_groups = function.has_groups and is_for_groups(op, made, function.num_warps)
     sums = op.results[0].type.elements // (32 * function.num_warps)
     function.overflows |= not by_groups and sums > MOST_SUMS
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
-    how["columns"] = used_shape(op.operands[1], made)[1]
-    shared = [_shared(value, op, made, before) for value in op.operands[:2]]
+    how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": by_groups and is_float8(a.dtype)}
+    dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
+    shared = [_shared(value, dtype, op, made, before) for value in op.operands[:2]]
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]
 
 
-def _shared(value: Value, op: Op, made: dict[Value, Statement], before: list[Op]) -> Value:
-    """The operand in shared memory; one that is only turned is put there as it was."""
-    dtype, shape = value.type.dtype, value.type.shape
-    assert isinstance(dtype, Dtype)
+def _shared(value: Value, dtype: Dtype | Pointer, op: Op, made: dict[Value, Statement], before: list[Op]) -> Value:
+    """The operand in shared memory, in `dtype`; one that is only turned is put there as it was."""
     source, is_turned = value, False
     turned = made.get(value)
     if isinstance(turned, Op) and turned.row.is_view and turned.attributes.get("order") == (1, 0):
         source, is_turned = turned.operands[0], True
-    if multiplied(dtype) != dtype:
-        cast = Value(source.type.with_dtype(multiplied(dtype)), source.name)
-        before.append(Op(ROWS["cast"], [source], {"to": multiplied(dtype)}, [cast], op.position))
+    if dtype != value.type.dtype:
+        cast = Value(source.type.with_dtype(dtype), source.name)
+        before.append(Op(ROWS["cast"], [source], {"to": dtype}, [cast], op.position))
         source = cast
-    result = Value(Tile(multiplied(dtype), shape), value.name)
+    result = Value(Tile(dtype, value.type.shape), value.name)
     before.append(Op(ROWS["share"], [source], {"is_turned": is_turned}, [result], op.position))
     return result

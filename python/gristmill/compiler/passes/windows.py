@@ -28,11 +28,12 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, STORE_BUFFERS, fits_groups, panel_bytes
-from gristmill.dtypes import Dtype, bf16, f16, i32
+from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
 from gristmill.tensor_map import TensorMap
 
+KINDS = (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32)
 MOST_MAPS = 4  # that a launcher passes
 MOST_ROWS = 256  # of a box
 CHUNK_BYTES, LEAST_PANEL = 16, 32
@@ -54,7 +55,7 @@ def keep(function: Function) -> bool:
     _drop_axes(function.body, uses(function.body))
     made, windows = definitions(function.body), windows_of(function)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
-    operands = {_source(value, made) for op in products for value in op.operands[:2]}
+    operands = {source_of(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
     kept = {op for op in stores if loads and _is_apart(op, function) and _is_known(op, function, made)}
@@ -107,7 +108,7 @@ def _tile(op: Op) -> Tile:
 def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bool:
     """Whether warpgroups can multiply; padding may only be behind the columns that one instruction computes."""
     a, b = (v.type for v in product.operands[:2])
-    if not isinstance(a.dtype, Dtype) or not fits_groups(a.shape, b.shape, a.dtype, function.num_warps):
+    if not is_for_groups(product, made, function.num_warps):
         return False
     left, right = (used_shape(value, made) for value in product.operands[:2])
     is_whole = b.shape[1] <= MOST_COLUMNS and a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
@@ -115,16 +116,27 @@ def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bo
     return left == a.shape and right[0] == b.shape[0] and (not is_padded or (is_whole and right[1] % 8 == 0))
 
 
+def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> bool:
+    """Whether warpgroups can compute a product. Of f32 they take no more than tf32 has."""
+    a, b = (v.type for v in product.operands[:2])
+    assert isinstance(a.dtype, Dtype)
+    sources = [source_of(value, made) for value in product.operands[:2]]
+    are_windows = all(isinstance(s, Op) and s.row.is_window for s in sources)
+    is_along = sources[0] is made.get(product.operands[0]) and sources[1] is not made.get(product.operands[1])
+    is_exact = product.attributes.get("precision", "tf32") != "tf32"
+    return not is_exact and fits_groups(a.shape, b.shape, a.dtype, num_warps, are_windows and is_along)
+
+
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:
     """The shape of an operand of a product without what pads a window."""
-    source = _source(value, made)
+    source = source_of(value, made)
     if not (isinstance(source, Op) and source.row.is_window):
         return value.type.shape
     block: tuple[int, ...] = source.attributes["block"][-2:]
     return block if source.results[0] is value else block[::-1]
 
 
-def _source(value: Value, made: dict[Value, Statement]) -> Statement | None:
+def source_of(value: Value, made: dict[Value, Statement]) -> Statement | None:
     """What an operand of a product is read by, if it is only turned."""
     op = made.get(value)
     is_turned = isinstance(op, Op) and op.row.is_view and op.attributes.get("order") == (1, 0)
@@ -159,7 +171,7 @@ def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
 def _is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
     base, shape, strides, offsets = parts_of(op)
     dtype, block = _tile(op).dtype, op.attributes["block"]
-    is_matrix = len(_tile(op).shape) == 2 and dtype in (f16, bf16)
+    is_matrix = len(_tile(op).shape) == 2 and dtype in KINDS
     if not is_matrix or base not in function.parameters or function.facts.get(base, 1) % CHUNK_BYTES:
         return False
     codes = [_code(value, function, made) for value in (*shape, *strides)]

@@ -26,6 +26,7 @@ from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, Threa
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import Position, SimulationError
+from gristmill.language.float8 import is_float8
 
 Values = dict[Value, Any]
 
@@ -301,12 +302,16 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         tiles = [(x, _reserved(x.memory), 0 if x.start is None else cast(Numbers, x.start).each) for x in (a, b)]
         columns = op.attributes["columns"]
         left, right = (tensor.matrix_of(x, tile, start, columns if x is b else None) for x, tile, start in tiles)
+        if is_float8(a.dtype):
+            left, right = (convert(x, a.dtype, dt.f32) for x in (left, right))
+        if a.dtype == dt.f32:
+            left, right = (tensor.cut_tf32(x) for x in (left, right))
         product = left.astype(np.float64) @ right.astype(np.float64)
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
         for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
-            results.append(Numbers((self._spread(x) + product[own[0], own[1]]).astype(np.float32), dt.f32))
+            results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
         return results
 
     def settle_products(self, sums: list[V]) -> list[V]:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from gristmill.compiler.interpreter import InterpreterError, _choose, _evaluate, _fill, _fitting, suitable_variant
+from gristmill.compiler.interpreter import (
+    InterpreterError,
+    _choose,
+    _evaluate,
+    _fill,
+    _fitting,
+    _variant,
+    obstacle_of,
+    without,
+)
 from gristmill.compiler.ir import Function
 from gristmill.compiler.prepare import is_replaceable, prepare
 from gristmill.compiler.simt.machine import SimtMachine
@@ -18,6 +27,8 @@ from gristmill.compiler.targets import Target, find_target
 from gristmill.declare import Kernel, Parameter
 from gristmill.errors import SimulationError
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.symbolic import evaluate
+from gristmill.tensor_map import TensorMap
 
 
 def simulate(
@@ -64,7 +75,7 @@ def run_simulated(
     given = _checked(kernel, arguments, named)
     try:
         values = _fill(kernel, given)
-        chosen = specialisation or _compiled(kernel, values, constants, row, variant)
+        chosen = _compiled(kernel, values, constants, row, variant, specialisation)
     except InterpreterError as error:
         raise SimulationError(error.message, fix=error.fix) from None
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
@@ -133,15 +144,35 @@ def _compiled(
     constants: Mapping[str, Any],
     target: Target,
     variant: Variant | None,
+    only: Specialisation | None,
 ) -> Specialisation:
-    """Return the first specialisation that suits the call and is compiled for the target."""
-    for candidate in _fitting(kernel, values, constants):
+    """Return the first specialisation that suits the call and is compiled for it and the target, or `only`."""
+    obstacle = without(variant) or partial(_obstacle, kernel, values, target)
+    for candidate in _fitting(kernel, values, constants, obstacle) if only is None else ():
         function, _ = _prepared(kernel, candidate, variant or _suitable(kernel, candidate, values, target), target)
         if not (function.overflows and is_replaceable(kernel, candidate)):
             return candidate
-    return _choose(kernel, values, constants)
+    return _choose(kernel, values, constants, obstacle, only)
 
 
 def _suitable(kernel: Kernel, chosen: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:
     """Return the aligned variant where the call keeps what it promises, else a general one."""
-    return suitable_variant(kernel, values, lambda: _prepared(kernel, chosen, VARIANTS[0], target)[1])
+    return _variant(kernel, values) if _obstacle(kernel, values, target, chosen) else VARIANTS[0]
+
+
+def _obstacle(kernel: Kernel, values: Mapping[str, Any], target: Target, chosen: Specialisation) -> str:
+    """What keeps the call from aligned code for the target, its tensor maps among it."""
+    found = obstacle_of(kernel, values, lambda: _prepared(kernel, chosen, VARIANTS[0], target)[1])
+    if found:
+        return found
+    maps = _prepared(kernel, chosen, VARIANTS[0], target)[0].maps
+    unmade = [m.parameter for m in maps if not can_be_made(m, kernel, values)]
+    return f"`{unmade[0]}` cannot have a tensor map" if unmade else ""
+
+
+def can_be_made(tensor_map: TensorMap, kernel: Kernel, values: Mapping[str, Any]) -> bool:
+    """Whether the launcher makes a map of a call's arrays (`csrc/tensor_map.cpp`); they start on 16 bytes."""
+    numbers = [0 if p.kind == "pointer" else int(values[p.name]) for p in kernel.parameters]
+    extents = [evaluate(code, numbers) for code in tensor_map.extents]
+    steps = [evaluate(code, numbers) * tensor_map.dtype.itemsize for code in tensor_map.strides]
+    return all(1 <= n <= 1 << 32 for n in extents) and all(0 <= n < 1 << 40 and n % 16 == 0 for n in steps)

@@ -68,10 +68,11 @@ def multiply(unit: Unit, a: Sequence[Any], b: Sequence[Any], sums: Sequence[Any]
     for register, places in zip(sums, own, strict=True):
         before[:, places[:, 0], places[:, 1]] = register.reshape(-1, 32)
     after = before + x @ y
-    return [_rounded(after[:, places[:, 0], places[:, 1]].reshape(-1), unit.summed) for places in own]
+    return [rounded(after[:, places[:, 0], places[:, 1]].reshape(-1), unit.summed) for places in own]
 
 
-def _rounded(numbers: Any, dtype: Dtype) -> Any:
+def rounded(numbers: Any, dtype: Any) -> Any:
+    """Sums as registers hold them."""
     if dtype.is_int:
         return numbers.astype(np.int64).astype(np.int32)
     return numbers.astype(np.float32 if dtype == dt.f32 else np.float64)
@@ -91,9 +92,14 @@ def _elements(unit: Unit, word: Any) -> list[Any]:
     if unit.operand == dt.f64:
         return [word]
     if unit.operand == dt.f32:
-        return [(word.view(np.uint32) & TF32_BITS).view(np.float32)]
+        return [cut_tf32(word)]
     bits = np.ascontiguousarray(word).view(f"u{unit.operand.itemsize}").reshape(-1, unit.word_elements)
     return [from_bits(np.ascontiguousarray(bits[:, i]), unit.operand) for i in range(unit.word_elements)]
+
+
+def cut_tf32(each: Any) -> Any:
+    """The part of f32 that tensor cores multiply."""
+    return (np.ascontiguousarray(each).view(np.uint32) & TF32_BITS).view(np.float32)
 
 
 def round_tf32(each: Any) -> Any:

@@ -13,10 +13,11 @@ from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Layout, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_text
-from gristmill.compiler.tensor import GROUP_ROWS, MOST_COLUMNS
+from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS, MOST_COLUMNS
 
+SUMS = {dt.f32: "f32", dt.i32: "s32"}
 SWIZZLES = {128: 1, 64: 2, 32: 3}
-STEP = 16  # of the depth, along which an instruction goes
+PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go along before they are added in f32
 BEGIN = "wgmma.fence.sync.aligned;"
 END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d;"
 ATTRIBUTES = "convergent nounwind"
@@ -24,18 +25,30 @@ ATTRIBUTES = "convergent nounwind"
 
 def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
     """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside."""
+    descriptors = [_descriptor(m, x, layout, axis) for axis, x in enumerate((a, b))]
+    if not op.attributes["is_promoted"]:
+        return _call(m, _text(op, a, b, layout, len(sums), range(a.shape[1])), descriptors, sums)
+    for start in range(0, a.shape[1], PROMOTED):
+        text = _text(op, a, b, layout, len(sums), range(start, min(start + PROMOTED, a.shape[1])))
+        own = _call(m, text, descriptors, [], len(sums))
+        sums = [m.add(x, y) for x, y in zip(sums, own, strict=True)]
+    return sums
+
+
+def _text(op: Op, a: Any, b: Any, layout: Layout, count: int, depths: range) -> str:
+    """The instructions along a part of the depth."""
     columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
-    blocks = len(sums) // (columns // 2)
+    blocks = count // (columns // 2)
     of_columns = 1 << sum(1 for basis in layout.reg if basis[1] >= MOST_COLUMNS)
-    texts = ["{ .reg .b64 a, b;", BEGIN]
-    count = len(sums)
-    for depth in range(0, a.shape[1], STEP):
+    texts = ["{ .reg .b64 a, b; .reg .pred none; setp.ne.b32 none, 0, 0;", BEGIN]
+    for depth in range(depths.start, depths.stop, GROUP_DEPTH_BYTES // a.dtype.itemsize):
+        is_begun = "none" if op.attributes["is_promoted"] and depth == depths.start else "1"
         for block in range(blocks):
             row = (block // of_columns) * _rows_apart(layout)
-            texts += _instruction(a, b, row, depth, block % of_columns * columns, columns, block, count)
+            place = (row, depth, block % of_columns * columns)
+            texts += _instruction(a, b, place, columns, block, count, is_begun)
     texts.append(END % int(op.attributes["is_open"]) + " }")
-    descriptors = [_descriptor(m, x, layout, axis) for axis, x in enumerate((a, b))]
-    return _call(m, " ".join(texts), descriptors, sums)
+    return " ".join(texts)
 
 
 def _rows_apart(layout: Layout) -> int:
@@ -43,15 +56,20 @@ def _rows_apart(layout: Layout) -> int:
     return min((basis[0] for basis in layout.reg if basis[0] > 8), default=0)
 
 
-def _instruction(a: Any, b: Any, row: int, depth: int, column: int, columns: int, block: int, count: int) -> list[str]:
-    size = columns // 2
+def _instruction(
+    a: Any, b: Any, place: tuple[int, int, int], columns: int, block: int, count: int, is_begun: str
+) -> list[str]:
+    row, depth, column = place
+    size, unit = columns // 2, GROUP_UNITS[a.dtype]
     sums = "{" + ",".join(f"${block * size + i}" for i in range(size)) + "}"
     places = (_offset(a, (row, depth)) >> 4, _offset(b, (depth, column)) >> 4)
-    kind, shape = a.dtype.name, f"m{GROUP_ROWS}n{columns}k{STEP}"
-    turned = f"{int(a.inner == 0)}, {int(b.inner == 1)}"
+    shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // a.dtype.itemsize}"
+    how = [is_begun] + (["1", "1"] if unit.summed == dt.f32 else [])
+    how += [str(int(a.inner == 0)), str(int(b.inner == 1))] if unit.has_any_order else []
+    kind = f"{unit.name}.{unit.name}"
     return [
         f"add.s64 a, ${count}, {places[0]}; add.s64 b, ${count + 1}, {places[1]};",
-        f"wgmma.mma_async.sync.aligned.{shape}.f32.{kind}.{kind} {sums}, a, b, 1, 1, 1, {turned};",
+        f"wgmma.mma_async.sync.aligned.{shape}.{SUMS[unit.summed]}.{kind} {sums}, a, b, {', '.join(how)};",
     ]
 
 
@@ -81,11 +99,14 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
     return m.emit(f"or disjoint {m.typed(wide)}, {fixed - (1 << 64) if fixed >> 63 else fixed}", dt.u64)
 
 
-def _call(m: Any, text: str, descriptors: list[V], sums: list[V]) -> list[V]:
-    count = len(sums)
-    constraints = ",".join([*["=f"] * count, *["l"] * len(descriptors), *map(str, range(count)), "~{memory}"])
+def _call(m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0) -> list[V]:
+    """Emit `text`, in whose results the sums go in and out; or, where none are given, `count` new ones come out."""
+    count, dtype = len(sums) or count, sums[0].dtype if sums else dt.f32
+    letter = "f" if dtype == dt.f32 else "r"
+    ties = map(str, range(len(sums)))
+    constraints = ",".join([*[f"={letter}"] * count, *["l"] * len(descriptors), *ties, "~{memory}"])
     code = f'asm sideeffect "{text}", "{constraints}"'
-    return cuda_text.call(m, code, dt.f32, count, [*descriptors, *sums], ATTRIBUTES)
+    return cuda_text.call(m, code, dtype, count, [*descriptors, *sums], ATTRIBUTES)
 
 
 def settle(m: Any, sums: list[V]) -> list[V]:

@@ -1,0 +1,107 @@
+"""The cubins of a build: one for a kernel and an architecture, and what to say of entries that do not fit a device."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gristmill.build.cache import Cache, make_key
+from gristmill.build.code import Code
+from gristmill.build.ptxas import Assembled, AssemblyError, Ptxas, Usage, assemble, join_entries
+from gristmill.build.settings import Cubin
+from gristmill.build.worker import position_of
+from gristmill.errors import BuildError
+
+if TYPE_CHECKING:
+    from gristmill.declare import Kernel
+
+Entries = Sequence[tuple[str, Code]]
+SMALLER = "take smaller blocks, or another number of warps (`num_warps=`)"
+
+
+@dataclass(frozen=True)
+class Spill:
+    """An entry of a specialisation whose registers do not hold what it computes, on one architecture."""
+
+    kernel: Kernel
+    specialisation: str
+    variant: str
+    arch: str
+    spill_bytes: int
+
+
+def assemble_kernel(
+    ptxas: Ptxas, cache: Cache, kernel: Kernel, plan: Cubin, entries: Entries
+) -> tuple[Assembled, float, bool]:
+    """Return the cubin of all entries, the seconds that it took, and whether it was in the cache.
+
+    Raises BuildError that names the specialisation if ptxas refuses its code.
+    """
+    ptx, starts = join_entries([code.code for _, code in entries])
+    key = make_key("cubin and usage", ptxas.version, plan.arch, ptx)
+    if stored := cache.get(key):
+        return Assembled.unpack(stored), 0.0, True
+    begun = time.perf_counter()
+    try:
+        assembled = assemble(ptxas, ptx, plan.arch)
+    except AssemblyError as error:
+        culprit = _find_culprit(ptxas, plan, entries, starts, error)
+        raise assembly_failure(kernel, culprit, plan, error) from None
+    cache.put(key, assembled.pack())
+    return assembled, time.perf_counter() - begun, False
+
+
+def _find_culprit(ptxas: Ptxas, plan: Cubin, entries: Entries, starts: Sequence[int], error: AssemblyError) -> str:
+    """The specialisation whose code ptxas refuses: by the line or the function that it names, or by trying each."""
+    if error.line:
+        return entries[max(0, bisect_right(starts, error.line) - 1)][0]
+    for specialisation, code in entries:
+        if error.function == code.symbol or error.function.startswith(f"{code.symbol}__"):
+            return specialisation
+    for specialisation, code in entries:
+        try:
+            assemble(ptxas, code.code, plan.arch)
+        except AssemblyError:
+            return specialisation
+    return ""
+
+
+def assembly_failure(kernel: Kernel, specialisation: str, plan: Cubin, error: AssemblyError) -> BuildError:
+    """Return what to say when ptxas refuses the PTX of a kernel."""
+    what = f"`{specialisation or kernel.name}` for {plan.arch}: ptxas: {error}"
+    fix = "leave the cubins to the driver with GRISTMILL_CUBINS=OFF, and report this as a bug of Gristmill"
+    return BuildError(what, fix=SMALLER if error.is_of_size else fix, position=position_of(kernel))
+
+
+def find_spills(kernel: Kernel, plan: Cubin, entries: Entries, usage: dict[str, Usage]) -> list[Spill]:
+    """Return the entries that spill, in order."""
+    counted = [(specialisation, code.symbol, usage.get(code.symbol)) for specialisation, code in entries]
+    return [
+        Spill(kernel, specialisation, symbol.rpartition("__")[2], plan.arch, used.spill_bytes)
+        for specialisation, symbol, used in counted
+        if used and used.spill_bytes
+    ]
+
+
+def spill_lines(spills: Iterable[Spill]) -> list[str]:
+    """Return a line for each specialisation and architecture."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for spill in spills:
+        said = groups.setdefault((spill.specialisation, spill.arch), [])
+        said.append(f"{spill.spill_bytes:,} bytes ({spill.variant})")
+    return [
+        f"`{name}` for {arch}: registers of a thread spill {', '.join(said)}" for (name, arch), said in groups.items()
+    ]
+
+
+def check_spills(spills: Sequence[Spill]) -> None:
+    """Raise BuildError at the first kernel that has any."""
+    if not spills:
+        return
+    first, *others = spill_lines(spills)
+    more = f", and {len(others)} more (see build.log)" if others else ""
+    fix = f"{SMALLER}; or accept it with SPILLS WARN in gristmill_add_kernels(...)"
+    raise BuildError(first + more, fix=fix, position=position_of(spills[0].kernel))

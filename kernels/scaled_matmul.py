@@ -14,6 +14,7 @@ E = gm.dtype_var("E", [gm.bf16, gm.f16])
 
 STEP = tl.constexpr(128)  # of the depth: 8-bit products are added up in f32 as often
 CONFIGS = [
+    gm.Config(BLOCK_M=128, BLOCK_N=256, B_TURNED=True, num_warps=8, num_stages=4, aligned=True),
     gm.Config(BLOCK_M=128, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=6),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=4, num_stages=3),
@@ -100,7 +101,7 @@ def case(m, n, depth, use="test", turned=("b",), is_by_row=False):
 
 CASES = [
     *(case(*sizes, is_by_row=by) for sizes in [(1, 1, 1), (7, 33, 65), (100, 72, 144), (64, 80, 256)] for by in (0, 1)),
-    case(100, 72, 144, turned=()),
+    *(case(*sizes, turned=()) for sizes in [(2, 129, 40), (2, 1000, 40), (100, 72, 144)]),
     case(5, 7, 0),
     case(500, 500, 500, "demo"),
     *(case(n, n, n, "bench") for n in (4096, 8192)),

@@ -21,14 +21,22 @@ from gristmill.declare import Kernel
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import evaluate
 from gristmill.tensor_map import TensorMap
-from host import pack
+from host import fields
 
 pytest.importorskip("llvmlite")
 ALIGNMENT = 256
-BUFFER, SIZE, END = 1, 2, 0  # CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE, CU_LAUNCH_PARAM_END
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8  # CU_FUNC_ATTRIBUTE_...
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-MAP_DTYPES = {"f16": 6, "bf16": 9}  # CU_TENSOR_MAP_DATA_TYPE_...
+MAP_DTYPES = {
+    "f8e4m3": 0,
+    "f8e5m2": 0,
+    "u8": 0,
+    "i8": 0,
+    "i32": 3,
+    "f16": 6,
+    "f32": 7,
+    "bf16": 9,
+}  # CU_TENSOR_MAP_DATA_TYPE_...
 SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}  # CU_TENSOR_MAP_SWIZZLE_...
 PROMOTES_128_BYTES = 2  # CU_TENSOR_MAP_L2_PROMOTION_...
 COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_..._MAJOR and _MINOR
@@ -135,16 +143,16 @@ def _launch(
     arrays = {p.name: values[p.name] for p in kernel.parameters if p.kind == "pointer"}
     placed = {name: _copied(array) for name, array in arrays.items()}
     pointers = {name: SimpleNamespace(ctypes=SimpleNamespace(data=place)) for name, (_, place) in placed.items()}
-    block = pack(kernel, specialisation, variant, {**values, **pointers})
-    for tensor_map in artifact.tensor_maps:
-        block = block.ljust(-(-len(block) // MAP_ALIGNMENT) * MAP_ALIGNMENT, b"\0")
-        block += _encoded(tensor_map, kernel, {**values, **{name: place for name, (_, place) in placed.items()}})
-    size, buffer = ctypes.c_size_t(len(block)), ctypes.create_string_buffer(block, len(block))
-    fields = (BUFFER, ctypes.addressof(buffer), SIZE, ctypes.addressof(size), END)
-    extra = (ctypes.c_void_p * len(fields))(*fields)
+    given = [*fields(kernel, specialisation, variant, {**values, **pointers})]
+    places = {**values, **{name: place for name, (_, place) in placed.items()}}
+    given += [_encoded(tensor_map, kernel, places) for tensor_map in artifact.tensor_maps]
+    buffers = [ctypes.create_string_buffer(field, len(field)) for field in given]
+    parameters = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     sizes = (*grid, 1, 1, 1)[:3]
     blocks = (sizes[0] * artifact.ctas, *sizes[1:])
-    check(DRIVER.cuLaunchKernel(function, *blocks, artifact.threads, 1, 1, artifact.shared_bytes, None, None, extra))
+    check(
+        DRIVER.cuLaunchKernel(function, *blocks, artifact.threads, 1, 1, artifact.shared_bytes, None, parameters, None)
+    )
     check(DRIVER.cuCtxSynchronize())
     ctypes.CDLL(None).fflush(None)  # what the driver has printed for the kernel
     for name, array in arrays.items():

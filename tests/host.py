@@ -8,7 +8,7 @@ import math
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -93,18 +93,25 @@ def call(function: Entry, block: bytes, grid: Sequence[int]) -> None:
 
 
 def pack(kernel: Kernel, specialisation: Specialisation, variant: Variant, values: Mapping[str, Any]) -> bytes:
-    """Lay out parameters as the driver reads them: each aligned to its own size."""
+    """Lay out parameters as host functions read them: each aligned to its own size."""
     block = b""
+    for field in fields(kernel, specialisation, variant, values):
+        block += bytes(-len(block) % len(field)) + field
+    return block
+
+
+def fields(
+    kernel: Kernel, specialisation: Specialisation, variant: Variant, values: Mapping[str, Any]
+) -> Iterator[bytes]:
+    """The bytes of each parameter."""
     for parameter in kernel.parameters:
         value = values[parameter.name]
         if parameter.kind == "pointer":
-            field = np.uint64(value.ctypes.data).tobytes()
+            yield np.uint64(value.ctypes.data).tobytes()
         elif parameter.kind == "scalar":
-            field = np.asarray(value).astype(dt_numpy(_dtype(parameter.dtype, specialisation))).tobytes()
+            yield np.asarray(value).astype(dt_numpy(_dtype(parameter.dtype, specialisation))).tobytes()
         else:
-            field = int(value).to_bytes(variant.index_bits // 8, "little", signed=True)
-        block += bytes(-len(block) % len(field)) + field
-    return block
+            yield int(value).to_bytes(variant.index_bits // 8, "little", signed=True)
 
 
 def _dtype(dtype: Any, specialisation: Specialisation) -> Dtype:

@@ -259,6 +259,14 @@ def test_an_array_that_has_no_rows_gives_zeros(run):
     same(c, want)
 
 
+@on_each
+def test_the_hardware_pads_with_zeros_alone(run):
+    kernel = placed_kernel(padding=", padding_option='nan'")
+    c, want, copied = run_placed(run, kernel, itself, size=(40, 128), beyond=0, padding=np.nan)
+    same(c, want)
+    assert run is not run_windows or copied == {"b"}
+
+
 # ---- numbers that a map and a program compute differently ------------------------------------------------------------
 
 DIFFERENT = {  # sizes of which bits, signs or zeros count, an argument, and what they are of 65 rows

@@ -182,6 +182,7 @@ class Function:
     common: Block | None = None  # what producers and consumers share, where warps have roles
     producer: Block | None = None  # the program of warps that only copy; they come behind the others
     producer_warps: int = 0
+    registers: tuple[int, int] | None = None  # of a producer's thread and a consumer's, where they divide them
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     has_groups: bool = False  # whether its tensor cores multiply for warpgroups (wgmma)

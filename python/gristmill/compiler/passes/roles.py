@@ -34,6 +34,10 @@ from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
 PRODUCER_WARPS = 4  # one where the hardware copies: a thread of it tells what
+MOST_PROMOTED = 64  # sums of a thread beside which others have room
+# Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
+# consumers than that would wait for ever; fewer for producers that copy, and addresses spill.
+ALL_COPY, ALL_TELL = (104, 200), (40, 232)
 CONSUMER_WARPS = (4, 8)
 LEFT_BYTES = 20480  # for what consumers exchange
 LEAST_STAGES = 3  # two where the hardware copies
@@ -60,6 +64,8 @@ def split(function: Function) -> bool:
         _consume(function.body, plan, pipe, slots)
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
+    if producer.num_warps == PRODUCER_WARPS and function.num_warps == max(CONSUMER_WARPS):
+        function.registers = ALL_TELL if all(plan.windows == len(plan.loads) for plan in plans) else ALL_COPY
     function.layouts |= producer.layouts
     return True
 
@@ -84,6 +90,13 @@ def _set_stages(plans: list[Plan], function: Function) -> None:
             op.attributes["buffers"] = buffers
     for plan in plans:
         plan.stages = stages()
+
+
+def _holds_much(plan: Plan, function: Function) -> bool:
+    """Whether consumers need more registers than an equal share: for sums, and those that are not added yet."""
+    products = [s for s in plan.loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    sums = [op.results[0].type.elements // (32 * function.num_warps) for op in products if op.attributes["is_promoted"]]
+    return sum(sums) > MOST_PROMOTED
 
 
 def _least(plan: Plan) -> int:
@@ -163,7 +176,8 @@ def _producer(function: Function, plans: list[Plan], rings: list[tuple[Value, li
     for plan, (pipe, slots) in zip(plans, rings, strict=True):
         _produce(plan, copies, pipe, slots)
     _drop_effects(body)
-    num_warps = PRODUCER_WARPS if any(plan.windows < len(plan.loads) for plan in plans) else 1
+    is_whole_group = any(plan.windows < len(plan.loads) or _holds_much(plan, function) for plan in plans)
+    num_warps = PRODUCER_WARPS if is_whole_group else 1
     producer = Function(function.name, body, num_warps, facts=function.facts, constancy=function.constancy)
     drop_unused(producer)
     carried.run(producer)

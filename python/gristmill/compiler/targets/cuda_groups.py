@@ -17,6 +17,7 @@ from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS
 
 SUMS = {dt.f32: "f32", dt.i32: "s32"}
 SWIZZLES = {128: 1, 64: 2, 32: 3}
+MOST_PROMOTED_COLUMNS = 128  # at a time, so that what is not added yet takes few registers
 PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go along before they are added in f32
 BEGIN = "wgmma.fence.sync.aligned;"
 END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d;"
@@ -26,27 +27,34 @@ ATTRIBUTES = "convergent nounwind"
 def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
     """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside."""
     descriptors = [_descriptor(m, x, layout, axis) for axis, x in enumerate((a, b))]
+    most = MOST_PROMOTED_COLUMNS if op.attributes["is_promoted"] else MOST_COLUMNS
+    columns = min(most, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
+    places = _places(layout, columns, len(sums))
     if not op.attributes["is_promoted"]:
-        return _call(m, _text(op, a, b, layout, len(sums), range(a.shape[1])), descriptors, sums)
+        return _call(m, _text(op, a, b, columns, places, range(a.shape[1])), descriptors, sums)
+    size = columns // 2
     for start in range(0, a.shape[1], PROMOTED):
-        text = _text(op, a, b, layout, len(sums), range(start, min(start + PROMOTED, a.shape[1])))
-        own = _call(m, text, descriptors, [], len(sums))
-        sums = [m.add(x, y) for x, y in zip(sums, own, strict=True)]
+        for block, place in enumerate(places):
+            text = _text(op, a, b, columns, [place], range(start, min(start + PROMOTED, a.shape[1])))
+            own, part = _call(m, text, descriptors, [], size), slice(block * size, (block + 1) * size)
+            sums[part] = [m.add(x, y) for x, y in zip(sums[part], own, strict=True)]
     return sums
 
 
-def _text(op: Op, a: Any, b: Any, layout: Layout, count: int, depths: range) -> str:
+def _places(layout: Layout, columns: int, count: int) -> list[tuple[int, int]]:
+    """The row and column at which each block of a warpgroup's sums begins."""
+    of_columns = 1 << sum(1 for basis in layout.reg if basis[1] >= columns)
+    blocks = range(count // (columns // 2))
+    return [(block // of_columns * _rows_apart(layout), block % of_columns * columns) for block in blocks]
+
+
+def _text(op: Op, a: Any, b: Any, columns: int, places: list[tuple[int, int]], depths: range) -> str:
     """The instructions along a part of the depth."""
-    columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
-    blocks = count // (columns // 2)
-    of_columns = 1 << sum(1 for basis in layout.reg if basis[1] >= MOST_COLUMNS)
     texts = ["{ .reg .b64 a, b; .reg .pred none; setp.ne.b32 none, 0, 0;", BEGIN]
     for depth in range(depths.start, depths.stop, GROUP_DEPTH_BYTES // a.dtype.itemsize):
         is_begun = "none" if op.attributes["is_promoted"] and depth == depths.start else "1"
-        for block in range(blocks):
-            row = (block // of_columns) * _rows_apart(layout)
-            place = (row, depth, block % of_columns * columns)
-            texts += _instruction(a, b, place, columns, block, count, is_begun)
+        for block, (row, column) in enumerate(places):
+            texts += _instruction(a, b, (row, depth, column), columns, block, len(places), is_begun)
     texts.append(END % int(op.attributes["is_open"]) + " }")
     return " ".join(texts)
 
@@ -57,10 +65,10 @@ def _rows_apart(layout: Layout) -> int:
 
 
 def _instruction(
-    a: Any, b: Any, place: tuple[int, int, int], columns: int, block: int, count: int, is_begun: str
+    a: Any, b: Any, place: tuple[int, int, int], columns: int, block: int, blocks: int, is_begun: str
 ) -> list[str]:
     row, depth, column = place
-    size, unit = columns // 2, GROUP_UNITS[a.dtype]
+    size, unit, count = columns // 2, GROUP_UNITS[a.dtype], columns // 2 * blocks
     sums = "{" + ",".join(f"${block * size + i}" for i in range(size)) + "}"
     places = (_offset(a, (row, depth)) >> 4, _offset(b, (depth, column)) >> 4)
     shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // a.dtype.itemsize}"

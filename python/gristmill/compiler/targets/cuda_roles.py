@@ -20,13 +20,7 @@ INIT = "{ .reg .pred p; setp.eq.u32 p, $0, 0; @p mbarrier.init.shared::cta.b64 [
 ARRIVE = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
 COPIES_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
 EXPECT = "@$2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
-LET_START = (
-    "griddepcontrol.launch_dependents;"  # the next kernel's blocks, where there is room; they wait at their start
-)
 FENCE = "fence.mbarrier_init.release.cluster;"
-# Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
-# consumers than that would wait for ever; fewer for producers, and addresses spill.
-REGISTERS = (104, 200)
 
 
 @dataclass
@@ -45,7 +39,6 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     m.run(function.common, values)
     assembly(m, FENCE)
     cuda_windows.prefetch(m)
-    assembly(m, LET_START)
     m.wait_for_kernel()
     m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
@@ -53,12 +46,10 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     first = m.constant(dt.i32, function.num_warps)
     is_producer = m.compare(">=", m.uniform_warp(), first)
     m.say(f"br i1 {is_producer.text}, label %{labels[0]}, label %{labels[1]}")
-    for label, program, change, registers in zip(
-        labels, (function.producer, function.body), ("dec", "inc"), REGISTERS, strict=False
-    ):
-        m.begin_label(label)
-        if function.num_warps == 8 and function.producer_warps == 4:
-            assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {registers};")
+    for i, (program, change) in enumerate(((function.producer, "dec"), (function.body, "inc"))):
+        m.begin_label(labels[i])
+        if function.registers:
+            assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {function.registers[i]};")
         m.run(program, dict(values))
         if program is function.body:
             cuda_windows.finish(m)

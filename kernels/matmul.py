@@ -9,7 +9,6 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6}
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
@@ -17,12 +16,13 @@ TILES = [
     {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True},
     {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True},
-    LARGE,
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True},
     SMALL,
 ]
-LAYOUTS = [{"A_TURNED": a, "B_TURNED": b, "ANY_STRIDES": False} for a in (False, True) for b in (False, True)]
-CONFIGS = [gm.Config(**tile, **layout) for layout in LAYOUTS for tile in TILES]
-# Strides of no contiguous array, turned or not, come element by element: one configuration is enough for them.
+CONFIGS = [gm.Config(**tile, A_TURNED=False, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TILES]
+TURNED = [{**tile, "A_TURNED": True, "aligned": True} for tile in TILES]
+CONFIGS += [gm.Config(**tile, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TURNED]
+# Other strides, and turned rows that are not aligned, come element by element: one configuration is enough for them.
 CONFIGS += [gm.Config(**SMALL, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
 
 
@@ -57,14 +57,11 @@ def suits(
 
 
 def is_fastest(m, n, BLOCK_M, BLOCK_N):
-    """Whether no tile takes less time; of the last two, which are for all shapes, whether the other one does not."""
-    small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
-    least = gm.minimum(small, medium)
-    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
+    """Whether no tile takes less time; the last one is for all shapes."""
+    least = time(m, n, 64, 64)
+    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128), (128, 128)):
         least = gm.minimum(least, time(m, n, rows, columns))
-    is_least = time(m, n, BLOCK_M, BLOCK_N) <= least
-    is_medium = (BLOCK_M == 128) & (BLOCK_N == 128)
-    return gm.where((BLOCK_M == 64) & (BLOCK_N == 64), True, gm.where(is_medium, medium <= small, is_least))
+    return ((BLOCK_M == 64) & (BLOCK_N == 64)) | (time(m, n, BLOCK_M, BLOCK_N) <= least)
 
 
 def time(m, n, rows, columns):

@@ -15,7 +15,7 @@ E = gm.dtype_var("E", [gm.bf16, gm.f16])
 STEP = tl.constexpr(128)  # of the depth: 8-bit products are added up in f32 as often
 CONFIGS = [
     gm.Config(BLOCK_M=128, BLOCK_N=256, B_TURNED=True, num_warps=8, num_stages=4, aligned=True),
-    gm.Config(BLOCK_M=128, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=6),
+    gm.Config(BLOCK_M=128, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=6, aligned=True),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=4, num_stages=3),
 ]
@@ -23,7 +23,7 @@ CONFIGS = [
 
 def suits(
     m, n, depth, a_size, a_row, a_column, b_size, b_rows, b_row, b_column, a_scales, b_scales, out_size, out_rows,
-    out_columns, out_row, out_column, BLOCK_M, B_TURNED,
+    out_columns, out_row, out_column, BLOCK_M, BLOCK_N, B_TURNED,
 ):  # fmt: skip
     """Whether shapes go together, and rows of `a` and `out` and the columns of `b`, or its rows, are contiguous."""
     is_matrix = (a_size == m * depth) & (b_size == depth * n) & (out_size == m * n)
@@ -31,7 +31,7 @@ def suits(
     is_scaled = ((a_scales == 1) | (a_scales == m)) & ((b_scales == 1) | (b_scales == n))
     is_dense = ((a_column == 1) | (depth <= 1)) & ((out_column == 1) | (n <= 1))
     is_b = gm.where(B_TURNED, (b_row == 1) | (depth <= 1), (b_column == 1) | (n <= 1))
-    is_large = gm.cdiv(m, 128) * gm.cdiv(n, 128) * 2 > gm.sm_count
+    is_large = gm.cdiv(m, 128) * gm.cdiv(n, BLOCK_N) * 2 > gm.sm_count
     return is_matrix & agrees & is_scaled & is_dense & is_b & ((BLOCK_M == 64) | is_large)
 
 

@@ -215,10 +215,14 @@ def _code(value: Value, function: Function, made: dict[Value, Statement]) -> sym
 
 
 def _divides_down(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
-    """Whether a division rounds as a launcher's do: of what is never negative, by a constant."""
+    """Whether a division rounds as a launcher's do: of what is never negative by a constant, or by such a number.
+
+    Lengths that are divided by 0 are 0 to the launcher, which makes no map of those.
+    """
     divisor = made.get(op.operands[1])
     number = divisor.attributes.get("value", 0) if isinstance(divisor, Op) and not divisor.operands else 0
-    return _is_never_negative(op.operands[0], function, made) and number > 0
+    is_positive = number > 0 or _is_never_negative(op.operands[1], function, made)
+    return is_positive and _is_never_negative(op.operands[0], function, made)
 
 
 def _is_never_negative(value: Value, function: Function, made: dict[Value, Statement]) -> bool:

@@ -57,11 +57,13 @@ def suits(
 
 
 def is_fastest(m, n, BLOCK_M, BLOCK_N):
-    """Whether no tile takes less time; the last one is for all shapes."""
-    least = time(m, n, 64, 64)
-    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128), (128, 128)):
+    """Whether no tile takes less time; of the last two, which wide elements have too, whether the other one does not."""
+    small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
+    least = gm.minimum(small, medium)
+    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
         least = gm.minimum(least, time(m, n, rows, columns))
-    return ((BLOCK_M == 64) & (BLOCK_N == 64)) | (time(m, n, BLOCK_M, BLOCK_N) <= least)
+    is_least = time(m, n, BLOCK_M, BLOCK_N) <= gm.where((BLOCK_M == 128) & (BLOCK_N == 128), small, least)
+    return ((BLOCK_M == 64) & (BLOCK_N == 64)) | is_least
 
 
 def time(m, n, rows, columns):

@@ -102,7 +102,8 @@ def test_operands_may_start_anywhere(shift, random):
 
 def test_every_configuration_has_sizes_for_which_it_is_taken(random):
     seen = set()
-    for dtype, (m, n) in itertools.product(DTYPES.values(), [(72, 40), (1032, 1032), (4096, 4096)]):
+    sizes = [(16, 64), *((n, n) for n in (512, 1024, 1088, 1536, 1664, 4096))]
+    for dtype, (m, n) in itertools.product(DTYPES.values(), sizes):
         for a_turned, b_turned in itertools.product((False, True), repeat=2):
             a = matrix(m, 72, dtype, random, is_turned=a_turned)
             b = matrix(72, n, dtype, random, is_turned=b_turned)

@@ -79,9 +79,8 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         return "\n".join([*sorted(self.declarations), "", *self.outlined.values(), *body]) + "\n"
 
     def wait_for_kernel(self) -> None:
-        """Wait for the kernel before this one; the blocks of the next may start, where there is room, and wait too."""
+        """Wait for the kernel before this one, which may not have ended when blocks start."""
         if self.function.sm >= LOWEST_WAITING_SM:
-            self.say('call void asm sideeffect "griddepcontrol.launch_dependents;", "~{memory}"()')
             self.declarations.add("declare void @llvm.nvvm.griddepcontrol.wait()")
             self.say("call void @llvm.nvvm.griddepcontrol.wait()")
 

@@ -20,6 +20,7 @@ INIT = "{ .reg .pred p; setp.eq.u32 p, $0, 0; @p mbarrier.init.shared::cta.b64 [
 ARRIVE = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
 COPIES_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
 EXPECT = "@$2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
+LET_START = "griddepcontrol.launch_dependents;"  # the next kernel: its blocks wait for this one
 FENCE = "fence.mbarrier_init.release.cluster;"
 
 
@@ -39,6 +40,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     m.run(function.common, values)
     assembly(m, FENCE)
     cuda_windows.prefetch(m)
+    assembly(m, LET_START)
     m.wait_for_kernel()
     m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")

@@ -88,6 +88,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.reports.program = program
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
+        self.shared_memory.is_open[:] = False
         self.copies = Copies()
         values, function = dict(bound), self.function
         with np.errstate(all="ignore"):
@@ -234,8 +235,9 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         return Numbers(np.int32(state.taken % pipe.stages), dt.i32)
 
     def release(self, pipe: Any, guard: V) -> None:
-        pipe.state.released += int(np.all(cast(Numbers, guard).each))
-        if pipe.state.released > pipe.state.taken:
+        slot = (pipe.state.taken - 1) % pipe.stages
+        pipe.state.released[slot] += int(np.all(cast(Numbers, guard).each))
+        if pipe.state.released[slot] > -(-(pipe.state.taken - slot) // pipe.stages):
             raise SimulationError("a slot is released before it is read", fix=COMPILER_FIX)
         self.clock.barrier()
 
@@ -244,7 +246,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def acquire(self, pipe: Any) -> V:
         state = pipe.state
-        self.roles.wait(lambda: state.filled - state.released < pipe.stages, "an empty slot")
+        rounds, slot = divmod(state.filled, pipe.stages)
+        self.roles.wait(lambda: state.released[slot] >= rounds, "an empty slot")
         self.clock.barrier()
         return Numbers(np.int32(state.filled % pipe.stages), dt.i32)
 
@@ -312,9 +315,13 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
+        self.shared_memory.is_open[:] = False  # one goes on at most: the one before it has been waited for
+        for x, tile, start in tiles if op.attributes["is_open"] else ():
+            tile.leave_open(start, x.elements)
         return results
 
     def settle_products(self, sums: list[V]) -> list[V]:
+        self.shared_memory.is_open[:] = False
         return sums
 
     def round_tf32(self, x: V) -> V:

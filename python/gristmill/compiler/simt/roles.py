@@ -7,6 +7,7 @@ while it is read, shows in shared memory: what copies are going to write is pois
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,12 +23,12 @@ KEPT = ("op", "places", "statement", "loop_depth")
 
 @dataclass
 class PipeState:
-    """How many slots each role has passed, how many are read, and the copies that fill those not taken yet; and the
-    bytes that the next slot waits for, less those that the hardware copies to it."""
+    """How many slots each role has passed, how often each was released, and the copies that fill those not taken yet;
+    and the bytes that the next slot waits for, less those that the hardware copies to it."""
 
     taken: int = 0
     filled: int = 0
-    released: int = 0
+    released: Counter[int] = field(default_factory=Counter)
     missing: int = 0
     groups: list[Any] = field(default_factory=list)
 

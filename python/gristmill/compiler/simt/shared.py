@@ -28,6 +28,7 @@ class SharedMemory:
         self.bytes = np.zeros(blocks * self.stride, np.uint8)
         self.is_written = np.zeros(blocks * self.stride, np.bool_)
         self.is_expected = np.zeros(blocks * self.stride, np.bool_)
+        self.is_open = np.zeros(blocks * self.stride, np.bool_)  # products that go on behind their op read it
         self.watched = Watched(len(self.is_written), reports.clock, are_values_enough=False)
         self.threads = np.arange(blocks * reports.clock.threads_of_block)
         self.block_start = self.threads // reports.clock.threads_of_block * self.stride
@@ -59,6 +60,7 @@ class SharedTile:
         for i, element in enumerate(elements):
             places, bits = first + i, spread(to_bits(element, self.dtype), self.memory.threads)[chosen]
             units, owners = self._units(places, threads)
+            self._check_open(units, owners)
             same = same_bits(self.words[places], bits, self.dtype)
             same = np.repeat(same, self._width) & self.memory.is_written[units]
             race = self.memory.watched.writing(units, owners, ~same)
@@ -79,12 +81,24 @@ class SharedTile:
         first = self._places(index, width)[chosen]
         for i in range(width):
             units, owners = self._units(first + i, chosen)
+            self._check_open(units, owners)
             self._check(self.memory.watched.writing(units, owners, np.full(len(units), True)))
             if self.memory.is_expected[units].any():
                 message = f"{self._name(int(units[0]))} is copied to again before the last copy has come"
                 raise SimulationError(f"{message} ({self.memory.reports.thread(owners[0])})", fix=COMPILER_FIX)
             self.memory.is_written[units] = False
             self.memory.is_expected[units] = True
+
+    def leave_open(self, start: Any, elements: int) -> None:
+        """A product reads elements from `start` on until it is waited for: nobody writes them before that."""
+        first = self.start + int(np.ravel(start)[0]) * self._width
+        self.memory.is_open[first : first + elements * self._width] = True
+
+    def _check_open(self, units: Any, owners: Any) -> None:
+        if self.memory.is_open[units].any():
+            i = int(np.argmax(self.memory.is_open[units]))
+            message = f"{self._name(int(units[i]))} is written while a product that nobody has waited for reads it"
+            raise SimulationError(f"{message} ({self.memory.reports.thread(owners[i])})", fix=COMPILER_FIX)
 
     def load(self, index: Any, width: int = 1) -> list[Any]:
         """Read consecutive elements of each thread."""

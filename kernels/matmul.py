@@ -57,7 +57,7 @@ def suits(
 
 
 def is_fastest(m, n, BLOCK_M, BLOCK_N):
-    """Whether no tile takes less time; of the last two, which wide elements have too, whether the other one does not."""
+    """Whether no tile takes less time; of the last two, which all dtypes have, whether the other one does not."""
     small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
     least = gm.minimum(small, medium)
     for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):

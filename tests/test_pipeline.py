@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -15,10 +16,12 @@ from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.targets import TARGETS
 from gristmill.errors import SimulationError
 from gristmill.specialisation import VARIANTS
-from machines import kernel_of, on_each_machine
+from machines import MACHINES, kernel_of, on_each_machine
 from test_tensor import PLAIN, TURNED, kernel_for, run_product
+from test_windows_shapes import run_windows
 
 TARGET_NAMES = ["sm_80", "sm_90a"]
+on_each = pytest.mark.parametrize("run", list((MACHINES | {"simt": pytest.param(run_windows, id="sm_90a")}).values()))
 SQUARE = "tl.arange(0, 64)[:, None] * 64 + tl.arange(0, 64)[None, :]"
 # Rows are taken round, so that no block is one of a matrix, which the hardware would copy.
 ROUND = "x = tl.load(a + (rows % m)[:, None] * depth + (start + steps)[None, :], mask=is_deep[None, :])\n        "
@@ -302,6 +305,135 @@ def test_two_warpgroups_divide_the_registers():
     assert (168 - producers) >= 2 * (consumers - 168)  # what consumers wait for comes
 
 
+# ---- products that are waited for in their step ----------------------------------------------------------------------
+
+CHAINED = """
+@gm.kernel(grid=2, num_warps={warps}, num_stages={stages})
+def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], d: gm.ptr[gm.f16], c: gm.ptr[gm.f32], m: gm.shape["a", 0],
+      n: gm.shape["b", 0]):
+    queries = tl.make_tensor_descriptor(a, [m, 32], [32, 1], [64, 32])
+    keys = tl.make_tensor_descriptor(b, [n, 32], [32, 1], [32, 32])
+    values = tl.make_tensor_descriptor(d, [n, 32], [32, 1], [32, 32])
+    columns = tl.arange(0, 32)
+    for row in range(tl.program_id(0) * 64, m, 128):
+        rows = row + tl.arange(0, 64)
+        acc = tl.zeros((64, 32), tl.float32)
+        {before}
+        for start in range(0, n, 32):
+            steps = start + columns
+            x = tl.dot({x}, {y}.T).to(tl.float16)
+            acc = {acc}
+        tl.store(c + rows[:, None] * 32 + columns[None, :], acc, mask=(rows < m)[:, None])
+"""
+READ = "tl.load({0} + ({1}{3})[:, None] * 32 + columns[None, :], mask=({1} < {2})[:, None])"
+CHAINS = {  # operands of both products
+    "descriptors": ("queries.load([row, 0])", "keys.load([start, 0])", "values.load([start, 0])"),
+    "pointers": tuple(READ.format(*x.split(), "") for x in ("a rows m", "b steps n", "d steps n")),
+    "round": tuple(READ.format(*x.split(), " % " + x[-1]) for x in ("a rows m", "b steps n", "d steps n")),
+}
+SUMS = {"that grow": ("tl.dot(x, {z}, acc)", 1), "that change": ("acc * 0.5 + tl.dot(x, {z})", 0.5)}
+
+
+def chained_kernel(operands, sums="that grow", stages=3, warps=4, before="pass"):
+    x, y, z = CHAINS[operands]
+    acc = SUMS[sums][0].format(z=z)
+    return kernel_of(CHAINED.format(**locals()))
+
+
+@on_each
+@pytest.mark.parametrize(("sums", "stages", "warps"), [("that grow", 2, 4), ("that change", 3, 4), ("that grow", 4, 8)])
+@pytest.mark.parametrize("operands", CHAINS)
+@pytest.mark.parametrize("n", [0, 32, 104])
+def test_products_may_follow_from_each_other(run, n, operands, sums, stages, warps):
+    """Sums are exact."""
+    rng = np.random.default_rng(n)
+    a, b, d = (rng.integers(-1, 2, (size, 32)).astype("f2") for size in (136, n, n))
+    c, want = np.full((136, 32), np.nan, "f4"), np.zeros((136, 32))
+    copied = run(chained_kernel(operands, sums, stages, warps), None, a, b, d, c)
+    for start in range(0, n, 32):
+        x, y, z = (v.astype("f8") for v in (a, b[start : start + 32], d[start : start + 32]))
+        want = want * SUMS[sums][1] + x @ y.T @ z
+    assert (c == want).all()
+    assert run is not run_windows or copied == (set() if n == 0 or operands == "round" else {"a", "b", "d"})
+
+
+@pytest.mark.parametrize("operands", CHAINS)
+def test_slots_are_released_behind_products_that_are_waited_for(operands):
+    function = prepared(chained_kernel(operands))
+    assert (function.producer_warps, len(function.maps)) == ((4, 0) if operands == "round" else (1, 3))
+    assert not any(op.attributes["is_open"] for op in ops(function, "product"))
+    loops = [s for s in walk(function.body) if isinstance(s, For)]
+    for loop in (loop for loop in loops if all(isinstance(s, Op) for s in loop.body.statements)):
+        names = [op.name for op in loop.body.statements]
+        assert names.count("product") == 2 and "product" not in names[names.index("release") :]
+
+
+@pytest.mark.parametrize("dtype", ["f16", "f32", "i8", "f64"])
+@pytest.mark.parametrize("depth", [32, 200])
+def test_copies_have_warps_of_their_own_where_warps_multiply(dtype, depth):
+    kernel = kernel_for(dtype, (32, 32, 32))
+    function = prepared(kernel)
+    assert function.producer_warps == 4 and not any(op.attributes["by_groups"] for op in ops(function, "product"))
+    c, want = run_product(run_simulated, kernel, dtype, (40, 48, depth))
+    assert (c == want).all()
+
+
+# ---- products of warpgroups whose operands must lie along the depth --------------------------------------------------
+
+ALONG = """
+@gm.kernel(grid=2, num_warps=4, num_stages={stages})
+def k(a: gm.ptr[gm.{dtype}], b: gm.ptr[gm.{dtype}], c: gm.ptr[gm.{kind}], m: gm.shape["a", 0], depth: gm.shape["a", 1],
+      n: gm.shape["b", 0]):
+    left = tl.make_tensor_descriptor(a, [m, depth], [depth, 1], [64, {step}])
+    row = tl.program_id(0) * 64
+    rows, columns, steps = row + tl.arange(0, 64), tl.arange(0, 32), tl.arange(0, {step})
+    acc = tl.zeros((64, 32), {total})
+    for start in range(0, depth, {step}):
+        keep = (columns < n)[:, None] & (start + steps < depth)[None, :]
+        y = tl.load(b + columns[:, None] * depth + (start + steps)[None, :], mask=keep)
+        acc = tl.dot(left.load([row, start]), y.T, acc, input_precision="tf32")
+    tl.store(c + rows[:, None] * n + columns[None, :], acc, mask=(rows < m)[:, None] & (columns < n)[None, :])
+"""
+KINDS = {  # numpy's, the sums', steps, numbers, the instruction's
+    "f8e4m3": (ml_dtypes.float8_e4m3fn, "f32", 128, (-3, 4), "k32.f32.e4m3.e4m3"),
+    "f8e5m2": (ml_dtypes.float8_e5m2, "f32", 256, (-3, 4), "k32.f32.e5m2.e5m2"),
+    "i8": (np.int8, "i32", 64, (-128, 128), "k32.s32.s8.s8"),
+    "u8": (np.uint8, "i32", 128, (0, 256), "k32.s32.u8.u8"),
+    "f32": (np.float32, "f32", 32, (-9, 10), "k8.f32.tf32.tf32"),
+}
+
+
+def along_kernel(dtype, stages=3):
+    _, kind, step, *_ = KINDS[dtype]
+    total = {"f32": "tl.float32", "i32": "tl.int32"}[kind]
+    return kernel_of(ALONG.format(**locals()))
+
+
+@on_each
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize(("depth", "stages"), [(0, 3), (16, 2), (144, 3), (400, 4)])
+def test_products_of_bytes_and_tf32(run, dtype, depth, stages):
+    """Sums are exact. A NaN is one in its row alone."""
+    kind, result, _, numbers, _ = KINDS[dtype]
+    rng = np.random.default_rng(depth)
+    a, b = (rng.integers(*numbers, size).astype(kind) for size in ((72, depth), (16, depth)))
+    if result == "f32" and depth:
+        a[70, 5] = np.nan
+    c = np.full((72, 16), 77, {"f32": "f4", "i32": "i4"}[result])
+    copied = run(along_kernel(dtype, stages), None, a, b, c)
+    np.testing.assert_array_equal(c, a.astype("f8") @ b.astype("f8").T)
+    assert run is not run_windows or copied == ({"a", "b"} if depth else set())
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_bytes_and_tf32_are_multiplied_by_warpgroups(dtype):
+    kernel = along_kernel(dtype)
+    assert len(prepared(kernel).maps) == 2
+    aligned, *others = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_90a"])
+    assert KINDS[dtype][-1] in aligned.code.decode()
+    assert others and not any("wgmma" in other.code.decode() for other in others)
+
+
 # ---- mistakes that the simulated device finds ------------------------------------------------------------------------
 
 
@@ -325,7 +457,7 @@ def test_slots_that_are_released_too_soon_are_found(monkeypatch):
     released = SimtMachine.release
 
     def too_soon(m, pipe, guard):
-        pipe.state.released += pipe.state.taken == 0  # one slot more than there is
+        pipe.state.released[pipe.stages - 1] += pipe.state.taken == 0  # one slot more than there is
         released(m, pipe, guard)
 
     with pytest.raises(SimulationError, match="a slot is released before it is read"):
@@ -337,3 +469,19 @@ def test_copies_that_nobody_waits_for_are_found(monkeypatch):
     kernel = round_kernel()
     with pytest.raises(SimulationError, match="is read, but nothing wrote it"):
         run_product(lambda *a: run_simulated(*a, target="sm_80"), kernel, "f16", (64, 64, 64))
+
+
+# ---- mistakes of the compiler that these tests found -----------------------------------------------------------------
+
+
+def test_roles_leave_room_for_what_other_products_take():
+    epilogue = "acc = tl.dot(acc.to(tl.float16), acc.to(tl.float16).T, acc)"
+    function = prepared(kernel_for(tile=(128, 128, 64), warps=8, stages=7, epilogue=epilogue))
+    assert function.used_bytes <= function.shared_bytes
+
+
+def test_blocks_of_an_outer_loop_take_no_maps_from_those_of_an_inner_one():
+    """Keys and values are descriptors', queries read through pointers once for all of them."""
+    x, y, z = CHAINS["pointers"][0], *CHAINS["descriptors"][1:]
+    text = CHAINED.format(before=f"query = {x}", x="query", y=y, acc=f"tl.dot(x, {z}, acc)", stages=2, warps=4)
+    assert {tensor_map.parameter for tensor_map in prepared(kernel_of(text)).maps} >= {"b", "d"}

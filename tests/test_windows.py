@@ -471,7 +471,7 @@ MISTAKES = {  # what changes the consumers' and the producers' loop, and the rep
     "bytes that nobody waits for": (lambda c, p: expect_more(p, -16), "a slot waits for -16 bytes more than"),
     "no copy": (lambda c, p: without(p, "copy_window"), "a slot waits for 2048 bytes more than"),
     "nothing expected": (lambda c, p: without(p, "expect"), "a slot waits for -2560 bytes more than"),
-    "released early": (lambda c, p: release_twice(c), "a slot is released before it is read"),
+    "released early": (lambda c, p: release_twice(c), "is written while a product that nobody has waited for reads"),
     "never released": (lambda c, p: without(c, "release"), "wait for an? (full|empty) slot that never comes"),
     "never published": (lambda c, p: without(p, "publish"), "is copied to again before the last copy has come"),
     "the same slot": (lambda c, p: copy_to_the_first(p), "is copied to again before the last copy has come"),

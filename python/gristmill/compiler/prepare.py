@@ -26,10 +26,11 @@ def prepare(
     `watch(stage, function)` sees the function after each stage.
     """
     if target.has_groups and variant.is_aligned:
-        function, divisibility = _passed(kernel, specialisation, variant, target, watch, has_windows=True)
-        if not windows.windows_of(function):
-            return function, divisibility
-    return _passed(kernel, specialisation, variant, target, watch, has_windows=False)
+        for is_regular in (True, False):
+            function, divisibility = _passed(kernel, specialisation, variant, target, watch, True, is_regular)
+            if not windows.windows_of(function):
+                return function, divisibility
+    return _passed(kernel, specialisation, variant, target, watch)
 
 
 def _passed(
@@ -38,16 +39,20 @@ def _passed(
     variant: Variant,
     target: Target,
     watch: Callable[[str, Any], None],
-    has_windows: bool,
+    has_windows: bool = False,
+    is_regular: bool = False,
 ) -> tuple[Function, dict[Value, int]]:
-    """As `prepare`; stops early where windows are left that the hardware cannot copy."""
+    """As `prepare`; stops early where windows are left that the hardware cannot copy.
+
+    `has_windows`: descriptors' blocks are windows; `is_regular`: those that are read through regular pointers, too.
+    """
     function = frontend.build(kernel, specialisation, variant, has_windows)
     if target.kind == "host":
         function.name += f"__{target.level}"
     function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
     function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
-    if has_windows:
+    if is_regular:
         regular.run(function)
     if not windows.keep(function):
         return function, {}

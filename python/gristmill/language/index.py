@@ -214,7 +214,7 @@ def _(x: Any) -> Any:
 @composite("index")
 def cdiv(x, div):  # type: ignore[no-untyped-def]
     """x / div rounded up, for x >= 0 and div > 0."""
-    return (x + div - 1) // div
+    return (x + (div - 1)) // div
 
 
 @cdiv.reference

@@ -143,12 +143,13 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     asked = loop.attributes.get("num_stages") or function.num_stages
     gone = {op for pair in loads for op in pair}
     others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
-    kept = sum(_bytes(op.results[0]) for op in others if op.row.is_kept)
+    kept = sum(bytes_of(op.results[0]) for op in others if op.row.is_kept)
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
 
-def _bytes(value: Value) -> int:
+def bytes_of(value: Value) -> int:
+    """Of a tile in memory."""
     return value.type.elements * value.type.dtype.itemsize
 
 
@@ -160,8 +161,8 @@ def exchanged_bytes(op: Op) -> int:
     if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
         return 0
     if row.result_layout:
-        return MOST_WARPS * sum(map(_bytes, op.results))
-    return max(map(_bytes, op.operands), default=0)
+        return MOST_WARPS * sum(map(bytes_of, op.results))
+    return max(map(bytes_of, op.operands), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Op]) -> bool:

@@ -13,9 +13,10 @@ from functools import reduce
 from typing import Any
 
 from gristmill import symbolic
-from gristmill.compiler.ir import Block, For, Function, Op, Pointer, Statement, Value, definitions, walk
+from gristmill.compiler.ir import Block, For, Function, Op, Pointer, Statement, Value, definitions, uses, walk
 from gristmill.compiler.op import ROWS, Builder, building
-from gristmill.compiler.passes.windows import source_of
+from gristmill.compiler.passes.signs import never_negative
+from gristmill.compiler.passes.windows import is_known, source_of
 from gristmill.language import elementwise as ew
 from gristmill.language.index import index_dtype
 from gristmill.language.types import constant
@@ -23,6 +24,7 @@ from gristmill.language.windows import window
 
 UNBOUNDED = (1 << 31) - 1  # elements of an axis whose length no mask tells
 MOST_TERMS = 8
+LEAST_BITS = 32
 SIGNS = {symbolic.Op.ADD: 1, symbolic.Op.SUB: -1}
 Axes = Sequence[int]
 
@@ -42,23 +44,21 @@ class Term:
 
 
 def run(function: Function) -> None:
-    """Let loads in loops that are operands of products be windows, if they are matrices of regular blocks."""
-    made = definitions(function.body)
+    """Let loads in innermost loops that are operands of products be windows, if they are matrices of regular blocks."""
+    made, counts = definitions(function.body), uses(function.body)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
-    operands = {source_of(value, made) for op in products for value in op.operands[:2]}
-    for loop in walk(function.body):
-        if isinstance(loop, For):
-            _replace(loop.body, operands, _Reader(function, made))
-
-
-def _replace(block: Block, operands: set[Statement | None], reader: _Reader) -> None:
-    statements: list[Statement] = []
-    for statement in block.statements:
-        found = None
-        if statement in operands and isinstance(statement, Op) and statement.row.effect == "read":
-            found = reader.window(statement)
-        statements += [statement] if found is None else found
-    block.statements[:] = statements
+    operands = {source_of(v, made): source_of(v, made) is made.get(v) for op in products for v in op.operands[:2]}
+    reader = _Reader(function, made)
+    for loop in (s for s in walk(function.body) if isinstance(s, For)):
+        is_innermost = all(isinstance(s, Op) for s in loop.body.statements)
+        statements: list[Statement] = []
+        for statement in loop.body.statements:
+            is_candidate = is_innermost and isinstance(statement, Op) and statement.row.effect == "read"
+            found = None
+            if is_candidate and statement in operands and counts[statement.results[0]] == 1:
+                found = reader.window(statement, operands[statement])  # type: ignore[arg-type]
+            statements += [statement] if found is None else found
+        loop.body.statements[:] = statements
 
 
 class _Reader:
@@ -66,29 +66,54 @@ class _Reader:
 
     def __init__(self, function: Function, made: dict[Value, Statement]):
         self.function, self.made = function, made
+        self.never_negative = never_negative(function)
 
-    def window(self, load: Op) -> list[Statement] | None:
-        """The ops that read the same as a window; None if it is none."""
+    def window(self, load: Op, can_be_turned: bool) -> list[Statement] | None:
+        """The ops that read the same as a window; None if it is none, or no map could be made of it."""
         pointers, *others = load.operands
         if load.row.is_window or load.attributes.get("volatile") or len(pointers.type.shape) != 2 or len(others) > 1:
             return None
         found = self.address(pointers, (0, 1))
-        ends = self.bounds(others[0], (0, 1)) if others else []
-        if found is None or ends is None:
+        bounds = self.bounds(others[0], (0, 1)) if others else []
+        if found is None or bounds is None:
             return None
         base, terms = found
         along = {term.axis: term for term in terms if term.axis is not None}
         steps = [term for term in terms if term.axis is not None]
         inner = next((axis for axis, term in along.items() if term.number == 1 and not term.factors), None)
-        if len(steps) != 2 or len(along) != 2 or inner is None:
+        if len(steps) != 2 or len(along) != 2 or inner is None or (inner == 0 and not can_be_turned):
             return None
         stride = along[1 - inner]
         places: list[list[Term]] = [[], []]
         for term in (t for t in terms if t.axis is None):
             rest = _without(term, stride)
             places[inner if rest is None else 1 - inner].append(term if rest is None else rest)
-        lengths = _lengths(ends, places)
-        return None if lengths is None else _emitted(load, base, stride, places, lengths, inner)
+        lengths = _lengths([b.difference for b in bounds if not b.is_from_zero], places)
+        if lengths is None or stride.number < 1 or not self._begin_inside(bounds, places):
+            return None
+        return self._known(_emitted(load, base, stride, places, lengths, inner))
+
+    def _begin_inside(self, bounds: list[Bound], places: list[list[Term]]) -> bool:
+        """Whether no index is below 0 but where a mask forbids it; such masks must compare just these indices."""
+        masked = set()
+        for bound in (b for b in bounds if b.is_from_zero):
+            axes = [term.axis for term in bound.difference if term.axis is not None]
+            if len(axes) != 1 or axes[0] is None:
+                return False
+            rest = [Term(-t.number, t.factors) for t in bound.difference if t.axis is None]
+            if _added(rest, places[axes[0]]) or Term(1, (), axes[0]) not in bound.difference:
+                return False
+            masked.add(axes[0])
+        return all(axis in masked or all(map(self._is_never_negative, places[axis])) for axis in (0, 1))
+
+    def _is_never_negative(self, term: Term) -> bool:
+        return term.number >= 0 and all(factor in self.never_negative for factor in term.factors)
+
+    def _known(self, statements: list[Statement]) -> list[Statement] | None:
+        """The same if a map can be made of the window."""
+        made = self.made | {v: s for s in statements for v in s.results}
+        window = next(s for s in statements if isinstance(s, Op) and s.row.is_window)
+        return statements if is_known(window, self.function, made) else None
 
     def address(self, value: Value, axes: Axes) -> tuple[Value, list[Term]] | None:
         """The argument that an address lies in, and what is added to it."""
@@ -104,12 +129,12 @@ class _Reader:
         return None if inner is None else self.address(op.operands[0], inner)
 
     def terms(self, value: Value, axes: Axes) -> list[Term] | None:
-        """A number, or a tile of them, as a sum."""
-        op = self.made.get(value)
-        if not isinstance(op, Op) or value in self.function.parameters:
-            return [Term(1, (value,))] if value.type.is_scalar else None
+        """A number, or a tile of them, as a sum; what wraps round, or has no sign, is not taken apart."""
+        op, dtype = self.made.get(value), value.type.dtype
+        if not isinstance(op, Op) or value in self.function.parameters or not _is_plain(dtype):
+            return self._leaf(value)
         if not op.operands and "value" in op.attributes:
-            return [Term(op.attributes["value"])] if isinstance(op.attributes["value"], int) else None
+            return [Term(op.attributes["value"])]
         if not op.operands and "start" in op.attributes:
             return _added([Term(1, (), axes[0])], [Term(op.attributes["start"])])
         if op.row.is_view:
@@ -124,8 +149,8 @@ class _Reader:
     def _leaf(self, value: Value) -> list[Term] | None:
         return [Term(1, (value,))] if value.type.is_scalar else None
 
-    def bounds(self, mask: Value, axes: Axes) -> list[list[Term]] | None:
-        """For each comparison of a mask: an index along an axis, less its bound, is below 0."""
+    def bounds(self, mask: Value, axes: Axes) -> list[Bound] | None:
+        """What the comparisons of a mask say of indices."""
         op = self.made.get(mask)
         if not isinstance(op, Op):
             return None
@@ -135,14 +160,18 @@ class _Reader:
         if op.row.is_conjunction:
             parts = [self.bounds(v, axes) for v in op.operands]
             return None if None in parts else [bound for part in parts for bound in part or []]
-        if op.row.predicate not in ("<", ">="):
+        if op.row.predicate not in ("<", ">=") or not all(_is_plain(v.type.dtype) for v in op.operands):
             return None
         difference = _combined(symbolic.Op.SUB, *(self.terms(v, axes) for v in op.operands))
-        if difference is None:
-            return None
-        if op.row.predicate == ">=":  # copies know where an array begins: at 0
-            return [] if all(term.axis is not None or term.factors for term in difference) else None
-        return [difference]
+        return None if difference is None else [Bound(difference, op.row.predicate == ">=")]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A difference that is below 0, or `is_from_zero`."""
+
+    difference: list[Term]
+    is_from_zero: bool
 
 
 def _view_axes(op: Op, axes: Axes) -> Axes | None:
@@ -157,13 +186,19 @@ def _view_axes(op: Op, axes: Axes) -> Axes | None:
         return (*axes[:axis], *axes[axis + 1 :])
     if "order" in op.attributes:
         return tuple(axes[op.attributes["order"].index(i)] for i in range(len(shape)))
-    is_repeated = len(shape) == len(op.results[0].type.shape)
+    result = op.results[0].type.shape
+    is_repeated = len(shape) == len(result) and all(a in (1, b) for a, b in zip(shape, result, strict=True))
     return axes if is_repeated and len(shape) == len(axes) else None
+
+
+def _is_plain(dtype: Any) -> bool:
+    """Whether numbers have a sign, and room enough not to wrap round."""
+    return not isinstance(dtype, Pointer) and dtype.is_int and dtype.is_signed and dtype.bits >= LEAST_BITS
 
 
 def _is_wider(op: Op) -> bool:
     given, made = op.operands[0].type.dtype, op.results[0].type.dtype
-    return not isinstance(given, Pointer) and given.is_int and made.is_int and given.bits <= made.bits
+    return _is_plain(given) and _is_plain(made) and given.bits <= made.bits
 
 
 def _added(*sums: Sequence[Term]) -> list[Term]:

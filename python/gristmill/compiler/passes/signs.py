@@ -11,9 +11,14 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value
 
 def run(function: Function) -> None:
     """Find what is never negative, then leave comparisons that follow from it out of conjunctions and accesses."""
+    _Masks(function, never_negative(function)).block(function.body, {})
+
+
+def never_negative(function: Function) -> set[Value]:
+    """The integers of which it is known."""
     signs = _Signs(function)
     signs.block(function.body)
-    _Masks(function, signs.never_negative).block(function.body, {})
+    return signs.never_negative
 
 
 class _Signs:

@@ -58,10 +58,10 @@ def keep(function: Function) -> bool:
     operands = {source_of(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
-    kept = {op for op in stores if loads and _is_apart(op, function) and _is_known(op, function, made)}
+    kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made)}
     _expand(function.body, set(stores) - kept)
     windows = [op for op in windows if op in kept or op in loads]
-    if not all(op in operands and op in inside and _is_known(op, function, made) for op in loads):
+    if not all(op in operands and op in inside and is_known(op, function, made) for op in loads):
         return False
     if windows and not all(_is_fit(op, function, made) for op in products):
         return False
@@ -168,7 +168,8 @@ def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
     return shape == padded_shape(block[-2:]) and math.prod(block[:-2]) == 1
 
 
-def _is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
+def is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
+    """Whether a launcher can make a map of the array."""
     base, shape, strides, offsets = parts_of(op)
     dtype, block = _tile(op).dtype, op.attributes["block"]
     is_matrix = len(_tile(op).shape) == 2 and dtype in KINDS

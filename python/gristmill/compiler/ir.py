@@ -183,6 +183,7 @@ class Function:
     producer: Block | None = None  # the program of warps that only copy; they come behind the others
     producer_warps: int = 0
     registers: tuple[int, int] | None = None  # of a producer's thread and a consumer's, where they divide them
+    is_padded: bool = False  # whether it reads blocks through pointers that are smaller than their tiles
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     has_groups: bool = False  # whether its tensor cores multiply for warpgroups (wgmma)

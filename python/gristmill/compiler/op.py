@@ -211,6 +211,7 @@ class Builder:
     def __init__(self, block: Block, inline: Callable[..., Any] | None = None, has_windows: bool = False):
         self.block = block
         self.has_windows = has_windows  # whether loads of descriptors become ops of their own
+        self.is_padded = False  # whether pointers read blocks that are smaller than their tiles
         self.position: Position | None = None
         self.inline = inline  # compiles a call of an author's function: (function, arguments)
 

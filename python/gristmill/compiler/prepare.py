@@ -54,6 +54,8 @@ def _passed(
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     if is_regular:
         regular.run(function)
+    # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
+    function.overflows = function.is_padded and target.kind == "cuda"
     if not windows.keep(function):
         return function, {}
     divisibility = access.promise(function) if variant.is_aligned else {}

@@ -49,6 +49,7 @@ class Axis:
 
 
 def _axes(offsets: Sequence[Value], block_shape: Sequence[int]) -> list[Axis]:
+    active_builder().is_padded |= padded_shape(block_shape) != tuple(block_shape)
     sizes = zip(offsets, block_shape, padded_shape(block_shape), strict=True)
     return [Axis(offset, arange(0, padded), size) for offset, size, padded in sizes]
 

@@ -223,7 +223,7 @@ def padded(size):
 
 def scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, ROWS, COLUMNS, dtype):
     """The product of matrices whose elements lie anywhere."""
-    STEP: tl.constexpr = 128 // dtype.itemsize
+    STEP: tl.constexpr = 64 // dtype.itemsize
     for tile in range(tl.program_id(0), tl.cdiv(m, ROWS) * tl.cdiv(n, COLUMNS), tl.num_programs(0)):
         row, column = place_of(tile, m, n, ROWS, COLUMNS)
         rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
@@ -255,7 +255,9 @@ def layer(rows, n, depth, use="test"):
 
 SMALL = [(1, 1, 1), (2, 129, 40), (2, 1000, 40), (7, 33, 65), (65, 7, 33), (100, 72, 40), (64, 64, 128)]
 SMALL += [(5, 7, 0), (0, 3, 4), (3, 0, 4)]
-LARGE = [(1024,) * 3, (2048,) * 3, (4096,) * 3, (8192,) * 3, (4096, 4096, 1024), (16, 8192, 8192), (1000,) * 3]
+LARGE = [(size,) * 3 for size in (1024, 2048, 4096, 8192, 1536, 3072, 1000, 4095)]
+LARGE += [(2432, 1792, 4096), (8192, 8192, 512), (4096, 4096, 1024), (1000, 3000, 777)]
+LARGE += [(16, 8192, 8192), (64, 8192, 8192), (128, 4096, 4096)]
 CASES = [
     *(case(*sizes) for sizes in SMALL),
     *(case(100, 72, 40, turned=turned) for turned in [("a",), ("b",), ("a", "b")]),

@@ -24,12 +24,22 @@ PRODUCTS = {
         "2048 cubed": 0.99,
         "4096 cubed": 0.99,
         "8192 cubed": 1.00,
+        "1536 cubed": 0.98,
+        "3072 cubed": 0.98,
+        "2432 x 1792 x 4096": 0.98,
+        "8192 x 8192 x 512": 1.03,
         "4096 x 4096 x 1024": 1.03,
         "16 x 8192 x 8192": 0.98,
+        "64 x 8192 x 8192": 0.98,
+        "128 x 4096 x 4096": 0.98,
         "1000 cubed": 0.90,
+        "1000 x 3000 x 777": 0.90,
+        "4095 cubed": 1.5,
     },
+    "scaled_matmul": {"8192 cubed": 0.95},
 }
-"""By kernel and case, f16 and bf16: the share of the best peer's speed that is promised."""
+"""By kernel and case, in halves and 8-bit floats: the share of the best peer's speed that is promised."""
+PRODUCT_DTYPES = ("f16", "bf16", "f8e4m3-bf16")
 
 
 def lines(results: Sequence[Result]) -> str:
@@ -181,7 +191,7 @@ def _row_verdicts(row: Sequence[Result]) -> Iterator[str]:
 
 def _product_bar(ours: Result) -> float | None:
     sizes = ours.case.removesuffix(" b.T")
-    return PRODUCTS.get(ours.kernel, {}).get(sizes) if ours.dtype in ("f16", "bf16") else None
+    return PRODUCTS.get(ours.kernel, {}).get(sizes) if ours.dtype in PRODUCT_DTYPES else None
 
 
 def _cpu_verdicts(title: str, ours: Result, numpy: Result | None) -> Iterator[str]:

@@ -18,6 +18,11 @@ def _row(a: Arrays) -> tuple[int]:
     return (a["x"].shape[-1],)
 
 
+def _scaled(a: Arrays) -> Call:
+    scales = (a["a_scale"], a["b_scale"])
+    return lambda: torch._scaled_mm(a["a"], a["b"], *scales, out_dtype=a["out"].dtype)
+
+
 OPERATIONS: dict[str, Callable[[Arrays], Call]] = {
     "vector_add": lambda a: lambda: torch.add(a["a"], a["b"], out=a["out"]),
     "relu_forward": lambda a: lambda: torch.relu(a["x"]),
@@ -35,6 +40,7 @@ OPERATIONS: dict[str, Callable[[Arrays], Call]] = {
     "layer_norm_forward": lambda a: lambda: F.layer_norm(a["x"], _row(a), a["weight"], a["bias"], 1e-5),
     "rms_norm_forward": lambda a: lambda: F.rms_norm(a["x"], _row(a), a["weight"], 1e-5),
     "matmul": lambda a: lambda: torch.mm(a["a"], a["b"], out=a["out"]),
+    "scaled_matmul": _scaled,
     "linear": lambda a: lambda: F.linear(a["x"], a["w"], a["bias"]),
     "row_sum": lambda a: lambda: torch.sum(a["x"], -1, out=a["out"]),
 }

@@ -15,7 +15,9 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
-MOST_SUMS = 64  # of a thread, where operands take registers too; more, and another tile is better if there is one
+# Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
+# copy; more, and another tile is better if there is one.
+MOST_SUMS = 64
 
 
 def run(function: Function) -> None:
@@ -55,7 +57,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     a = op.operands[0].type
     by_groups = function.has_groups and is_for_groups(op, made, function.num_warps)
     sums = op.results[0].type.elements // (32 * function.num_warps)
-    function.overflows |= not by_groups and sums > MOST_SUMS
+    is_split = op.attributes.get("precision") == "tf32x3" and not function.has_groups
+    function.overflows |= not by_groups and sums > (MOST_SUMS // 2 if is_split else MOST_SUMS)
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": by_groups and is_float8(a.dtype)}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]

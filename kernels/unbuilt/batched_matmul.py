@@ -3,7 +3,7 @@
 import math
 
 from matmul import ACCURACY, place_of, regular
-from tiles import LARGE, SMALL, WIDE, count, in_use, is_along, is_fastest, summed_in
+from tiles import GENERAL, LARGE, SMALL, WIDE, count, in_use, is_along, is_fastest, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -11,7 +11,9 @@ from gristmill.cases import Case, Cost, spec
 
 D = gm.dtype_var("D", gm.Float)
 
-CONFIGS = [gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in (WIDE, LARGE, SMALL)]
+CONFIGS = [
+    gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in (WIDE, LARGE, SMALL, GENERAL)
+]
 
 
 def programs(batch, m, n, BLOCK_M, BLOCK_N):
@@ -59,6 +61,7 @@ def batched_matmul(
     out_column: gm.stride["out", 2],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    STEP_BYTES: gm.constexpr,
     B_TURNED: gm.constexpr,
 ):
     """out[i] = a[i] @ b[i] for arrays of shapes [batch, m, depth], [batch, depth, n] and [batch, m, n], of one dtype.
@@ -66,7 +69,7 @@ def batched_matmul(
     Elements of a row are side by side, or those of a column of b (`b.swapaxes(1, 2)` of such an array); rows and
     matrices lie any distance apart, also none: `b` may be one matrix, expanded. Sums and accuracy as those of `matmul`.
     """
-    STEP: tl.constexpr = 128 // D.itemsize
+    STEP: tl.constexpr = STEP_BYTES // D.itemsize
     left = stack(a, batch, m, depth, a_batch, a_row, a_column, BLOCK_M, STEP, False)
     right = stack(b, batch, depth, n, b_batch, b_row, b_column, STEP, BLOCK_N, B_TURNED)
     to = stack(out, batch, m, n, out_batch, out_row, out_column, BLOCK_M, BLOCK_N, False)

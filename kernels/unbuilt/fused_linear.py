@@ -5,7 +5,7 @@ import math
 import numpy as np
 from activation import gated, gates, gelu_gates, np_gelu, np_sigmoid, within_reach
 from matmul import ACCURACY, matrix, place_of, programs_of_rows
-from tiles import LARGE, SMALL, count, in_use, is_fastest, summed_in
+from tiles import GENERAL, LARGE, SMALL, count, in_use, is_fastest, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -14,7 +14,7 @@ from gristmill.cases import Case, Cost, spec
 D = gm.dtype_var("D", gm.Float)
 
 # A stage less than there would be room for: what is around the layer goes through shared memory too.
-TILES = [LARGE | {"num_stages": 5}, SMALL]
+TILES = [LARGE | {"num_stages": 5}, SMALL, GENERAL]
 
 
 def suits(n, depth, x_size, w_size, w_depth, bias_size, residual_size, out_size, out_columns, BLOCK_M, BLOCK_N):
@@ -49,6 +49,7 @@ def linear_activated(
     out_columns: gm.shape["out", -1] = None,
     BLOCK_M: gm.constexpr = None,
     BLOCK_N: gm.constexpr = None,
+    STEP_BYTES: gm.constexpr = None,
     ACTIVATION: gm.constexpr = None,
 ):
     """out = residual + scale * activation(x @ w.T + bias) along the last axis, for contiguous arrays of one dtype.
@@ -58,7 +59,7 @@ def linear_activated(
     f64, and rounded once. residual and out may be the same array.
     """
     m = out_size // n
-    STEP: tl.constexpr = 128 // D.itemsize
+    STEP: tl.constexpr = STEP_BYTES // D.itemsize
     left = matrix(x, m, depth, depth, 1, BLOCK_M, STEP, False)
     right = matrix(w, depth, n, 1, depth, STEP, BLOCK_N, True)
     to = matrix(out, m, n, n, 1, BLOCK_M, BLOCK_N, False)

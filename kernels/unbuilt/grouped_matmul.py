@@ -5,7 +5,7 @@ import math
 import numpy as np
 from batched_matmul import block_of, stack
 from matmul import ACCURACY, matrix, place_of
-from tiles import LARGE, SMALL, WIDE, count, in_use, is_along, next_turn, store_tile, summed_in
+from tiles import GENERAL, LARGE, SMALL, WIDE, count, in_use, is_along, next_turn, store_tile, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -13,7 +13,9 @@ from gristmill.cases import Case, Cost, spec
 
 D = gm.dtype_var("D", gm.Float)
 
-CONFIGS = [gm.Config(**tile, W_TURNED=is_turned) for is_turned in (False, True) for tile in (WIDE, LARGE, SMALL)]
+CONFIGS = [
+    gm.Config(**tile, W_TURNED=is_turned) for is_turned in (False, True) for tile in (WIDE, LARGE, SMALL, GENERAL)
+]
 
 
 def programs(rows, n, groups, BLOCK_M, BLOCK_N):
@@ -64,6 +66,7 @@ def grouped_matmul(
     out_column: gm.stride["out", 1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    STEP_BYTES: gm.constexpr,
     W_TURNED: gm.constexpr,
 ):
     """out[i] = x[i] @ w[g] for each row i of group g, which are those from ends[g - 1], or 0, to before ends[g].
@@ -73,7 +76,7 @@ def grouped_matmul(
     beyond the rows counts as their number. Elements of a row are side by side, or those of a column of w
     (`w.swapaxes(1, 2)` of an array [groups, n, depth]). Sums and accuracy as those of `matmul`.
     """
-    STEP: tl.constexpr = 128 // D.itemsize
+    STEP: tl.constexpr = STEP_BYTES // D.itemsize
     left = matrix(x, rows, depth, x_row, x_column, BLOCK_M, STEP, False)
     right = stack(w, groups, depth, n, w_group, w_row, w_column, STEP, BLOCK_N, W_TURNED)
     first, before = 0, 0  # the group's first row, and how many tiles there are before it

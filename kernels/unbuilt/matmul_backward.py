@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from matmul import ACCURACY, matrix, place_of
-from tiles import LARGE, SMALL, count, in_use, is_along, is_fastest, next_turn, store_tile, summed_in
+from tiles import GENERAL, LARGE, SMALL, count, in_use, is_along, is_fastest, next_turn, store_tile, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -12,7 +12,7 @@ from gristmill.cases import Case, Cost, spec
 
 D = gm.dtype_var("D", gm.Float)
 
-TILES = [LARGE, SMALL]
+TILES = [LARGE, SMALL, GENERAL]
 CONFIGS = [gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in TILES]
 
 
@@ -77,6 +77,7 @@ def matmul_backward(
     db_column: gm.stride["db", 1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    STEP_BYTES: gm.constexpr,
     B_TURNED: gm.constexpr,
 ):
     """da = dout @ b.T and db = a.T @ dout, the gradients of `matmul`, for matrices of one dtype.
@@ -84,34 +85,44 @@ def matmul_backward(
     The shapes are [m, n], [m, depth], [depth, n], and those of a and b again. Rows are contiguous, any distance apart;
     b and db may both be transposes of such arrays (`w.T`). Sums and accuracy as those of `matmul`.
     """
+    STEP: tl.constexpr = STEP_BYTES // D.itemsize
     if B_TURNED:
-        gradients(dout, m, n, dout_row, a, depth, a_row, b, b_column, da, da_row, db, db_column, BLOCK_M, BLOCK_N, D)
+        gradients(
+            dout, m, n, dout_row, a, depth, a_row, b, b_column, da, da_row, db, db_column, BLOCK_M, BLOCK_N, STEP, D
+        )
     else:
-        STEP: tl.constexpr = 128 // D.itemsize
-        by_rows = matrix(dout, m, n, dout_row, 1, BLOCK_M, STEP, False)
-        by_columns = matrix(dout, m, n, dout_row, 1, STEP, BLOCK_N, False)
-        left = matrix(a, depth, m, 1, a_row, BLOCK_M, STEP, True)
-        right = matrix(b, n, depth, 1, b_row, STEP, BLOCK_N, True)
-        tiles = tiles_in(m, depth, BLOCK_M, BLOCK_N)
-        for tile in range(tl.program_id(0), tiles + tiles_in(depth, n, BLOCK_M, BLOCK_N), tl.num_programs(0)):
-            if tile < tiles:
-                p, rows, columns, stride = da, m, depth, da_row
-                row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
-                sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(D))
-                for start in range(0, n, STEP):
-                    sums = tl.dot(by_rows.load([row, start]), right.load([column, start]).T, sums)
-            else:
-                p, rows, columns, stride = db, depth, n, db_row
-                row, column = place_of(tile - tiles, depth, n, BLOCK_M, BLOCK_N)
-                sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(D))
-                for start in range(0, m, STEP):
-                    sums = tl.dot(left.load([start, row]).T, by_columns.load([start, column]), sums)
-            store_tile(p, row, column, rows, columns, stride, sums)
+        gradients_of_rows(
+            dout, m, n, dout_row, a, depth, a_row, b, b_row, da, da_row, db, db_row, BLOCK_M, BLOCK_N, STEP, D
+        )
 
 
-def gradients(dout, m, n, dout_row, x, depth, x_row, w, w_row, dx, dx_row, dw, dw_row, BLOCK_M, BLOCK_N, dtype):
-    """dx = dout @ w and dw = dout.T @ x; returns how many tiles they took."""
-    STEP: tl.constexpr = 128 // dtype.itemsize
+def gradients_of_rows(
+    dout, m, n, dout_row, a, depth, a_row, b, b_row, da, da_row, db, db_row, BLOCK_M, BLOCK_N, STEP, dtype
+):  # fmt: skip
+    """da = dout @ b.T and db = a.T @ dout."""
+    by_rows = matrix(dout, m, n, dout_row, 1, BLOCK_M, STEP, False)
+    by_columns = matrix(dout, m, n, dout_row, 1, STEP, BLOCK_N, False)
+    left = matrix(a, depth, m, 1, a_row, BLOCK_M, STEP, True)
+    right = matrix(b, n, depth, 1, b_row, STEP, BLOCK_N, True)
+    tiles = tiles_in(m, depth, BLOCK_M, BLOCK_N)
+    for tile in range(tl.program_id(0), tiles + tiles_in(depth, n, BLOCK_M, BLOCK_N), tl.num_programs(0)):
+        if tile < tiles:
+            p, rows, columns, stride = da, m, depth, da_row
+            row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
+            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
+            for start in range(0, n, STEP):
+                sums = tl.dot(by_rows.load([row, start]), right.load([column, start]).T, sums)
+        else:
+            p, rows, columns, stride = db, depth, n, db_row
+            row, column = place_of(tile - tiles, depth, n, BLOCK_M, BLOCK_N)
+            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
+            for start in range(0, m, STEP):
+                sums = tl.dot(left.load([start, row]).T, by_columns.load([start, column]), sums)
+        store_tile(p, row, column, rows, columns, stride, sums)
+
+
+def gradients(dout, m, n, dout_row, x, depth, x_row, w, w_row, dx, dx_row, dw, dw_row, BLOCK_M, BLOCK_N, STEP, dtype):
+    """dx = dout @ w and dw = dout.T @ x; returns how many tiles both have."""
     by_rows = matrix(dout, m, n, dout_row, 1, BLOCK_M, STEP, False)
     by_columns = matrix(dout, n, m, 1, dout_row, BLOCK_M, STEP, True)
     along = matrix(w, n, depth, w_row, 1, STEP, BLOCK_N, False)
@@ -185,16 +196,18 @@ def linear_backward(
     dbias_size: gm.size["dbias"],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    STEP_BYTES: gm.constexpr,
 ):
     """dx = dout @ w, dw = dout.T @ x and dbias = sums of dout's columns, the gradients of `linear`.
 
     For contiguous arrays of one dtype and of shapes [..., n], [..., depth] and [n, depth]; then those of x and w again,
     and [n]. Sums are as those of `matmul`, those of dbias too, and rounded once.
     """
+    STEP: tl.constexpr = STEP_BYTES // D.itemsize
     before = 0
     if depth > 0:
         m = dx_size // depth
-        before = gradients(dout, m, n, n, x, depth, depth, w, depth, dx, depth, dw, depth, BLOCK_M, BLOCK_N, D)
+        before = gradients(dout, m, n, n, x, depth, depth, w, depth, dx, depth, dw, depth, BLOCK_M, BLOCK_N, STEP, D)
     for strip in range(next_turn(before), tl.cdiv(n, STRIP), tl.num_programs(0)):
         columns = strip * STRIP + tl.arange(0, STRIP)
         sums = tl.zeros((ROWS, STRIP), summed_in(D))

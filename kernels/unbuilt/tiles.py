@@ -3,14 +3,16 @@
 import gristmill as gm
 import gristmill.language as tl
 
-WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True}
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True}
-SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6}
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 4, "aligned": True}
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 6, "aligned": True}
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "STEP_BYTES": 128, "num_warps": 4, "num_stages": 6, "aligned": True}
+# For all calls: elements that are not aligned come one by one, and more of them at once would not stay in registers.
+GENERAL = SMALL | {"STEP_BYTES": 64, "num_warps": 8, "aligned": False}
 
 
-def in_use(D, BLOCK_M):
-    """Wide elements, which are rarer, and whose code is longer, have one tile."""
-    return D.itemsize == 2 or BLOCK_M == 64
+def in_use(D, STEP_BYTES):
+    """Wide elements, which are rarer, and whose code is longer, have the tile for all calls alone."""
+    return D.itemsize == 2 or STEP_BYTES == 64
 
 
 def count(m, n, rows, columns):

@@ -176,7 +176,13 @@ def test_images_are_compressed_by_group_and_stored_once():
     for row, place in zip(rows, placed, strict=True):
         content = lzma.decompress(blob[place.offset : place.offset + place.size])
         assert content[place.start : place.start + len(row.data)] == row.data
-    assert [place.start for place in placed] == [0, 1000, 0, 0]
+    assert [place.start for place in placed] == [0, 1008, 0, 0]
+
+
+def test_cubins_of_a_kernel_share_a_stream_in_which_instructions_are_aligned():
+    rows = [ImageRow("cubin", sm, "", 0, bytes([sm]) * 24, f"k cubin sm_{sm}", "k cubins") for sm in (80, 100)]
+    _, placed = pack_images(rows)
+    assert [(place.offset, place.start) for place in placed] == [(0, 0), (0, 32)]
 
 
 def test_archives_do_not_depend_on_time_or_order():

@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
@@ -17,9 +18,12 @@ from gristmill.dtypes import i64
 from gristmill.errors import BuildError
 
 ALIGNMENT = 8
-# The least header that Python's lzma reads back without being told the filters; a checksum for damage.
-PRESET = 9 | lzma.PRESET_EXTREME
-COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": PRESET}
+# A header that Python's lzma reads back without being told the filters; a checksum for damage.
+CONTAINER: dict[str, Any] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32}
+LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}
+# Instructions have 16 bytes: what a byte is like depends on where it stands in them, not on the byte before.
+INSTRUCTION_BYTES = 16
+FILTERS = {"ptx": [LZMA2], "cubin": [{**LZMA2, "lc": 0, "lp": 4, "pb": 4}]}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\
@@ -209,7 +213,7 @@ def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
     blob, placed = bytearray(), {}
     for members in groups.values():
         starts, content = _join([images[i].data for i in members])
-        packed = lzma.compress(content, **COMPRESSION)  # type: ignore[arg-type]
+        packed = lzma.compress(content, **CONTAINER, filters=FILTERS[images[members[0]].kind])
         for i, start in zip(members, starts, strict=True):
             share = len(packed) * len(images[i].data) // max(1, len(content))
             placed[i] = Place(len(blob), len(packed), start, share)
@@ -218,12 +222,12 @@ def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
 
 
 def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:
-    """Put parts behind each other, equal ones once; return where each starts."""
+    """Put parts behind each other, each where instructions may start, equal ones once; return where each starts."""
     content, starts, seen = bytearray(), [], {}
     for part in parts:
         if part not in seen:
             seen[part] = len(content)
-            content += part
+            content += part + bytes(-len(part) % INSTRUCTION_BYTES)
         starts.append(seen[part])
     return starts, bytes(content)
 

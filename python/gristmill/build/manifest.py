@@ -256,8 +256,9 @@ class ManifestBuilder:
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)
-        name, source = f"{kernel.name} cubin {plan.arch}", self._settings.cuda_targets.index(plan.source)
-        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, source=source))
+        name, group = f"{kernel.name} cubin {plan.arch}", f"{kernel.name} cubins"  # alike on all architectures
+        source = self._settings.cuda_targets.index(plan.source)
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, group, source))
 
     def _add_image(self, row: ImageRow) -> int:
         key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())

@@ -117,14 +117,38 @@ def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bo
 
 
 def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> bool:
-    """Whether warpgroups can compute a product. Of f32 they take no more than tf32 has."""
+    """Whether warpgroups can compute a product. f32 has to lie along the depth, or to be copied so."""
     a, b = (v.type for v in product.operands[:2])
     assert isinstance(a.dtype, Dtype)
     sources = [source_of(value, made) for value in product.operands[:2]]
     are_windows = all(isinstance(s, Op) and s.row.is_window for s in sources)
-    is_along = sources[0] is made.get(product.operands[0]) and sources[1] is not made.get(product.operands[1])
+    is_fit = are_windows and (not any(lie_across(product, made)) if a.dtype != f32 else True)
+    if needs_parts(product, made):
+        is_whole = all(used_shape(v, made) == v.type.shape for v in product.operands[:2])
+        is_large = min(a.shape[0] * GROUP_WARPS, b.shape[1] * num_warps) >= GROUP_ROWS * num_warps
+        is_fit &= is_whole and is_large and product.attributes["precision"] != "ieee"
+    return fits_groups(a.shape, b.shape, a.dtype, num_warps, is_fit)
+
+
+def lie_across(product: Op, made: dict[Value, Statement]) -> list[bool]:
+    """Of both operands of a product, whether elements that are read side by side lie across the depth."""
+    is_turned = [source_of(value, made) is not made.get(value) for value in product.operands[:2]]
+    return [is_turned[0], not is_turned[1]]
+
+
+def needs_parts(product: Op, made: dict[Value, Statement]) -> bool:
+    """Whether warpgroups multiply copies of its operands, of f32: turned ones, or in two parts."""
     is_exact = product.attributes.get("precision", "tf32") != "tf32"
-    return not is_exact and fits_groups(a.shape, b.shape, a.dtype, num_warps, are_windows and is_along)
+    return product.operands[0].type.dtype == f32 and (is_exact or any(lie_across(product, made)))
+
+
+def room_of_parts(product: Op, made: dict[Value, Statement], num_warps: int) -> int:
+    """How many bytes the copies take; each warpgroup has its own of the right operand."""
+    has_low = product.attributes["precision"] != "tf32"
+    owners = (1, num_warps // GROUP_WARPS)
+    sizes = [v.type.elements * v.type.dtype.itemsize for v in product.operands[:2]]
+    copies = [is_across + has_low for is_across in lie_across(product, made)]
+    return sum(size * count * own for size, count, own in zip(sizes, copies, owners, strict=True))
 
 
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:

@@ -339,6 +339,57 @@ int stream_wait_event(void* stream, void*, unsigned) {
 
 int event_destroy(void*) { return 0; }
 
+int pool_create(void** pool, const int* properties) {
+    record("pool device=" + std::to_string(properties[3]));
+    *pool = &state();
+    return failure("cuMemPoolCreate");
+}
+
+int pool_set_attribute(void*, int, void*) { return failure("cuMemPoolSetAttribute"); }
+
+// Memory that nobody touches.
+int allocate(std::uintptr_t* address, std::size_t bytes, void*, void* stream) {
+    if (const int code = failure("cuMemAllocFromPoolAsync")) return code;
+    *address = std::uintptr_t{7} << 40;
+    std::ostringstream line;
+    line << "allocate " << bytes << " stream=" << stream;
+    record(line.str());
+    return current_device() < 0 ? 201 : 0;
+}
+
+int release(std::uintptr_t address, void* stream) {
+    std::ostringstream line;
+    line << "free " << std::hex << address << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
+
+struct CopySide {
+    std::size_t column, row;
+    int kind;
+    const void* host;
+    std::uintptr_t device;
+    void* array;
+    std::size_t pitch;
+};
+
+struct Copy2d {
+    CopySide from, to;
+    std::size_t width, height;
+};
+
+int copy_2d(const Copy2d* copy, void* stream) {
+    if (const int code = failure("cuMemcpy2DAsync")) return code;
+    if (copy->from.kind != 2 || copy->to.kind != 2 || copy->width > copy->from.pitch || copy->width > copy->to.pitch)
+        return 1;
+    std::ostringstream line;
+    line << "copy " << std::hex << copy->from.device << "/" << std::dec << copy->from.pitch << " to " << std::hex
+         << copy->to.device << "/" << std::dec << copy->to.pitch << " " << copy->height << "x" << copy->width
+         << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
+
 int pointer_get_attribute(void* out, int, std::uintptr_t) {
     *static_cast<int*>(out) = state().pointer_device;
     return failure("cuPointerGetAttribute");
@@ -378,6 +429,11 @@ const Symbol symbols[] = {
     {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
     {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
     {"cuStreamSynchronize", address(stream_synchronize), 2000},
+    {"cuMemPoolCreate", address(pool_create), 11020},
+    {"cuMemPoolSetAttribute", address(pool_set_attribute), 11020},
+    {"cuMemAllocFromPoolAsync", address(allocate), 11020},
+    {"cuMemFreeAsync", address(release), 11020},
+    {"cuMemcpy2DAsync", address(copy_2d), 3020},
     {"cuEventCreate", address(event_create), 2000},
     {"cuEventRecord", address(event_record), 2000},
     {"cuStreamWaitEvent", address(stream_wait_event), 3020},

@@ -33,7 +33,7 @@ _ELEMENTS = {
     "f16": dt.f16, "f32": dt.f32, "f64": dt.f64, "fp8e4nv": dt.f8e4m3, "fp8e5": dt.f8e5m2,
 }  # fmt: skip
 _TYPE_FIX = 'write `gm.ptr[D]`, a dtype such as `gm.i32`, `gm.shape["x", 0]`, or a text such as "*fp32" or "i32"'
-_OPTIONS = ("dtypes", "where", "grid", "pick", "num_warps", "num_stages", "backward")
+_OPTIONS = ("dtypes", "where", "grid", "pick", "padded", "num_warps", "num_stages", "backward")
 _LAUNCH_OPTIONS = ("num_warps", "num_stages")
 
 
@@ -69,7 +69,7 @@ def specialise(
     site = _find_call_site(jitted.function)
     reader = _Reader(jitted, site, dict(signature), dict(constants or {}), configs)
     sets = {key: value for key, value in given.items() if key not in _OPTIONS}
-    for option in ("where", "grid", "pick", "num_warps", "num_stages", "backward"):
+    for option in ("where", "grid", "pick", "padded", "num_warps", "num_stages", "backward"):
         _check_filled(option, given.get(option), site)
     read = reader.signature()
     unknown = [key for key in sets if key not in {v.name for v in read.dtype_vars}]

@@ -32,7 +32,7 @@ from gristmill.signature import (
 )
 from gristmill.specialisation import VARIANTS, Config, Specialisation, Variant
 from gristmill.symbolic import Code
-from gristmill.tracing import symbols, trace_grid, trace_pick, with_extents
+from gristmill.tracing import symbols, trace_condition, trace_grid, with_extents, without_constants
 
 __all__ = [
     "VARIANTS",
@@ -66,8 +66,8 @@ class Kernel:
     `file` is relative to the project; `line` is that of the first line of `source`, the function with its decorators,
     dedented. `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the
     values that occur in some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick`
-    is code, or () for always. `fixed` are parameters of the function that every specialisation knows at build time and
-    that are no constants: None, a dtype, a dtype variable or a LaunchOption.
+    is code, or () for always, and `padded`, or () for never. `fixed` are parameters of the function that every
+    specialisation knows at build time and that are no constants: None, a dtype, a dtype variable or a LaunchOption.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Kernel:
     dtype_vars: tuple[tuple[str, tuple[Dtype, ...]], ...]
     grid: tuple[Code, ...]
     pick: Code
+    padded: Code
     backward: str | None
     site: Site = field(repr=False)
     expanded: tuple[Specialisation, ...] = field(repr=False)
@@ -111,7 +112,7 @@ def jit(function: Function) -> Function:
     return function
 
 
-_OPTIONS = ("dtypes", "configs", "where", "grid", "pick", "num_warps", "num_stages", "backward")
+_OPTIONS = ("dtypes", "configs", "where", "grid", "pick", "padded", "num_warps", "num_stages", "backward")
 
 
 @overload
@@ -124,6 +125,7 @@ def kernel(
     where: object = None,
     grid: object = None,
     pick: object = None,
+    padded: object = None,
     num_warps: object = None,
     num_stages: object = None,
     backward: str | None = None,
@@ -135,7 +137,8 @@ def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Ca
     `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one);
     the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` says at build
     time which combinations to keep. `grid` gives the number of programs, `pick` tells at a call whether a combination
-    suits it: both are traced once with symbols. `backward` names the gradient kernel.
+    suits it, `padded` whether matrices that are not aligned are worth a copy that is (`docs/padding.md`): all three are
+    traced once with symbols. `backward` names the gradient kernel.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     scope = _names_in(sys._getframe(1))
@@ -199,7 +202,10 @@ def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
             constants=_occurring(choices, expanded),
             dtype_vars=_occurring_dtypes(dtype_sets, expanded),
             grid=trace_grid(given.get("grid"), names, site),
-            pick=trace_pick(given.get("pick"), names, site),
+            pick=trace_condition("pick", given.get("pick"), names, site),
+            padded=trace_condition(
+                "padded", given.get("padded"), without_constants(names, signature.constant_names), site
+            ),
             backward=_read_backward(given.get("backward"), site),
             site=site,
             expanded=expanded,

@@ -84,6 +84,7 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
+        self._divisors = Spans("divisors", "Divisors")
         self._maps = Spans("maps", "TensorMap")
         self._geometry = Spans("geometry", "Geometry")
         self._usage = Spans("usage", "Usage")
@@ -108,7 +109,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._maps, self._geometry, self._usage)
+        numbers = (self._code, self._codes, self._small, self._divisors, self._maps, self._geometry, self._usage)
         order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
         return [line for spans in order for line in spans.definitions()]
 
@@ -139,6 +140,7 @@ class TablesWriter:
             f".backward = {row.backward}",
             f".cubins = {self._small.refer(map(str, row.cubins))}",
             f".usage = {self._usage.refer(map(_usage, row.usage))}",
+            f".padded = {self._expression(row.padded)}",
         )
         return "\n    {" + ",\n     ".join(fields) + "}"
 
@@ -167,7 +169,7 @@ class TablesWriter:
             self._values.refer(map(_constant, row.constants)),
             str(row.num_warps),
             str(row.num_stages),
-            self._small.refer(map(str, row.divisibility)),
+            self._divisors.refer(self._small.refer(map(str, numbers)) for numbers in row.divisibility),
             "{" + ",".join(self._entry(entry) for entry in row.entries) + "}",
             str(row.backward),
         )

@@ -27,6 +27,7 @@ from gristmill.compiler.ir import (
     walk,
 )
 from gristmill.compiler.op import Builder, building
+from gristmill.compiler.passes import access
 from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, STORE_BUFFERS, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
@@ -54,14 +55,15 @@ def keep(function: Function) -> bool:
     """
     _drop_axes(function.body, uses(function.body))
     made, windows = definitions(function.body), windows_of(function)
+    known = promised_facts(function)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
     operands = {source_of(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
-    kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made)}
+    kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made, known)}
     _expand(function.body, set(stores) - kept)
     windows = [op for op in windows if op in kept or op in loads]
-    if not all(op in operands and op in inside and is_known(op, function, made) for op in loads):
+    if not all(op in operands and op in inside and is_known(op, function, made, known) for op in loads):
         return False
     if windows and not all(_is_fit(op, function, made) for op in products):
         return False
@@ -192,8 +194,13 @@ def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
     return shape == padded_shape(block[-2:]) and math.prod(block[:-2]) == 1
 
 
-def is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
-    """Whether a launcher can make a map of the array."""
+def promised_facts(function: Function) -> dict[Value, Facts]:
+    """What is known of values if a launcher promises that integers are multiples of 16 bytes, whatever the dtype."""
+    return access.facts_of(function, {v: CHUNK_BYTES for v in function.parameters if access.is_index(v)})
+
+
+def is_known(op: Op, function: Function, made: dict[Value, Statement], known: dict[Value, Facts]) -> bool:
+    """Whether a launcher can make a map of the array, and blocks of it begin where the hardware copies any."""
     base, shape, strides, offsets = parts_of(op)
     dtype, block = _tile(op).dtype, op.attributes["block"]
     is_matrix = len(_tile(op).shape) == 2 and dtype in KINDS
@@ -201,20 +208,17 @@ def is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
         return False
     codes = [_code(value, function, made) for value in (*shape, *strides)]
     is_narrow = all(value.type.dtype == i32 for value in offsets)
-    wanted = CHUNK_BYTES // dtype.itemsize
     is_even = block[-2] % ROWS == 0 and block[-1] * dtype.itemsize % LEAST_PANEL == 0
-    is_even &= all(_facts(v, wanted, function, made).divisibility % wanted == 0 for v in strides[:-1])
+    is_even &= all(_facts(v, known, made).each % count == 0 for v, count in access.aligned_places(op))
     return None not in codes and is_narrow and is_even
 
 
-def _facts(value: Value, number: int, function: Function, made: dict[Value, Statement]) -> Facts:
-    """What is known of a number if the launcher promises that parameters are multiples of `number`."""
-    if value in function.parameters:
-        return Facts(number)
+def _facts(value: Value, known: dict[Value, Facts], made: dict[Value, Statement]) -> Facts:
+    """What is known of a number, which may be made of others that are known."""
     op = made.get(value)
-    if not isinstance(op, Op) or op.row.facts_function is None:
-        return Facts()
-    found: Facts = op.row.facts_function(op, *(_facts(v, number, function, made) for v in op.operands))
+    if value in known or not isinstance(op, Op) or op.row.facts_function is None:
+        return known.get(value, Facts())
+    found: Facts = op.row.facts_function(op, *(_facts(v, known, made) for v in op.operands))
     return found
 
 

@@ -111,8 +111,9 @@ def matmul(
     """out = a @ b for matrices of shapes [m, depth], [depth, n] and [m, n], of one dtype.
 
     Rows may be farther apart than they are long, and a or b the transpose of such an array (`w.T`); other strides are
-    slower. Large matrices whose rows are not aligned to 16 bytes are copied so that they are. Sums are f32, or f64 for f64, and rounded once; the products of f32 have its accuracy. The gradients are
-    `matmul(dout, b.T, da)` and `matmul(a.T, dout, db)`.
+    slower. Large matrices whose rows are not aligned to 16 bytes are copied so that they are. Sums are f32, or f64 for
+    f64, and rounded once; the products of f32 have its accuracy. The gradients are `matmul(dout, b.T, da)` and
+    `matmul(a.T, dout, db)`.
     """
     if ANY_STRIDES:
         scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, BLOCK_M, BLOCK_N, D)

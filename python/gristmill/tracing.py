@@ -47,7 +47,7 @@ def symbols(signature: Signature, constants: Mapping[str, tuple[object, ...]]) -
 
 def without_constants(names: Mapping[str, Expr | Unusable], constants: tuple[str, ...]) -> dict[str, Expr | Unusable]:
     """Return the names for an expression that is read before constants are chosen."""
-    return names | dict.fromkeys(constants, Unusable("is a constant, which is chosen later"))
+    return {**names, **dict.fromkeys(constants, Unusable("is a constant, which is chosen later"))}
 
 
 def _symbol(index: int, parameter: Parameter) -> Expr | Unusable:

@@ -1,4 +1,4 @@
-"""Matrices whose rows are not aligned: copied into padded ones around the launch, where the kernel says it is worth it."""
+"""Matrices whose rows are not aligned: copied around the launch, where the kernel says that it is worth it."""
 
 import pytest
 from fakes import ADDRESS, CudaArray

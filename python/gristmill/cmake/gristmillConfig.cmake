@@ -42,6 +42,7 @@ function(gristmill_add_kernels target)
 
   install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
   install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
+  install(FILES "${_gristmill_package}/runtime/report.py" DESTINATION "${ARG_DESTINATION}" RENAME "${name}_report.py")
 endfunction()
 
 # The rest reads and sets the variables of gristmill_add_kernels; each step is a macro.
@@ -121,7 +122,8 @@ macro(_gristmill_set_defaults)
 endmacro()
 
 function(_gristmill_find_launcher result)
-  foreach(folder "${_gristmill_package}/csrc" "${_gristmill_package}/../../csrc")
+  get_filename_component(checkout "${_gristmill_package}" REALPATH)
+  foreach(folder "${_gristmill_package}/csrc" "${checkout}/../../csrc")
     if(EXISTS "${folder}/tables.hpp")
       get_filename_component(folder "${folder}" ABSOLUTE)
       set(${result} "${folder}" PARENT_SCOPE)

@@ -69,6 +69,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
+    parser.add_argument("--check", action="store_true", help="only say what is wrong with these options")
     parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
 
 
@@ -102,7 +103,6 @@ def _add_port(commands: argparse._SubParsersAction) -> None:
 def run_build(options: argparse.Namespace) -> None:
     """Run `gristmill build`."""
     _require_compiler()
-    from gristmill.build.run import build_module
     from gristmill.build.settings import (
         Settings,
         choose_ptxas,
@@ -127,7 +127,10 @@ def run_build(options: argparse.Namespace) -> None:
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),
     )
-    build_module(settings)
+    if not options.check:
+        from gristmill.build.run import build_module
+
+        build_module(settings)
 
 
 def list_operations(options: argparse.Namespace) -> None:

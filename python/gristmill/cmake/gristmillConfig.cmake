@@ -23,6 +23,8 @@ function(gristmill_add_kernels target)
   _gristmill_find_launcher(csrc)
 
   set(out "${CMAKE_CURRENT_BINARY_DIR}/${target}")
+  _gristmill_make_command()
+  _gristmill_check_settings()
   _gristmill_generate()
 
   file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
@@ -52,6 +54,16 @@ macro(_gristmill_check_arguments)
   if(ARG_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "gristmill_add_kernels: unknown argument `${ARG_UNPARSED_ARGUMENTS}`\n  fix: write ${usage}")
   endif()
+  if(ARG_KEYWORDS_MISSING_VALUES)
+    list(GET ARG_KEYWORDS_MISSING_VALUES 0 keyword)
+    if(NOT keyword MATCHES "^(SOURCES|TARGETS)$")
+      message(FATAL_ERROR "gristmill_add_kernels: ${keyword} has no value\n  fix: leave ${keyword} out, or write its value")
+    endif()
+  endif()
+  if(TARGET "${target}")
+    message(FATAL_ERROR "gristmill_add_kernels: there is a target `${target}` already\n"
+      "  fix: give the first argument another name, as in gristmill_add_kernels(${target}_kernels ...)")
+  endif()
   if(NOT ARG_MODULE OR NOT ARG_MODULE MATCHES "^[A-Za-z_][A-Za-z0-9_]*([.][A-Za-z_][A-Za-z0-9_]*)+$")
     message(FATAL_ERROR "gristmill_add_kernels: MODULE is the full name of a module in a package, "
       "found `${ARG_MODULE}`\n  fix: write ${usage}")
@@ -71,6 +83,10 @@ macro(_gristmill_check_arguments)
 endmacro()
 
 macro(_gristmill_require_tools)
+  if(NOT CMAKE_CXX_COMPILER)
+    message(FATAL_ERROR "gristmill_add_kernels: C++ is not a language of this project\n"
+      "  fix: write project(${PROJECT_NAME} LANGUAGES CXX)")
+  endif()
   if(NOT TARGET Python::Module)
     message(FATAL_ERROR "gristmill_add_kernels: Python was not looked for\n  fix: before it, write "
       "find_package(Python REQUIRED COMPONENTS Interpreter Development.Module \${SKBUILD_SABI_COMPONENT})")
@@ -113,6 +129,14 @@ macro(_gristmill_set_defaults)
   if(NOT ARG_SPILLS MATCHES "^(WARN|ERROR)$")
     message(FATAL_ERROR "gristmill_add_kernels: SPILLS is WARN or ERROR, found `${ARG_SPILLS}`\n  fix: write SPILLS WARN")
   endif()
+  string(REPLACE "," ";" ARG_TARGETS "${ARG_TARGETS}")
+  foreach(host IN LISTS ARG_TARGETS)
+    if((host MATCHES "^aarch64" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
+        OR (host MATCHES "^x86-64" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$"))
+      message(FATAL_ERROR "gristmill_add_kernels: this project is not compiled for ${host}, which is in TARGETS\n"
+        "  fix: leave ${host} out; by default there are those of the processor, here ${CMAKE_SYSTEM_PROCESSOR}")
+    endif()
+  endforeach()
   set(package "${PROJECT_NAME}")
   set(version "${PROJECT_VERSION}")
   if(SKBUILD_PROJECT_NAME)
@@ -134,15 +158,32 @@ function(_gristmill_find_launcher result)
     "  fix: pip install --force-reinstall gristmill")
 endfunction()
 
-macro(_gristmill_generate)
+macro(_gristmill_make_command)
   get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
+  list(JOIN ARG_TARGETS "," targets)
+  # `=`, since a list in CMake keeps no empty items.
+  set(command "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
+    "${Python_EXECUTABLE}" -m gristmill build ${sources}
+    "--module=${ARG_MODULE}" "--package=${package}" "--version=${version}"
+    "--targets=${targets}" "--cubins=${ARG_CUBINS}" "--spills=${ARG_SPILLS}" "--ar=${CMAKE_AR}"
+    "--project-dir=${CMAKE_CURRENT_SOURCE_DIR}" "--out=${out}" "--depfile=${out}/kernels.d")
+endmacro()
+
+# What is wrong with the settings is said now, not after some minutes of compiling.
+function(_gristmill_check_settings)
+  execute_process(COMMAND ${command} --check RESULT_VARIABLE status OUTPUT_QUIET ERROR_VARIABLE problem)
+  if(NOT status EQUAL 0)
+    string(STRIP "${problem}" problem)
+    message(FATAL_ERROR "gristmill_add_kernels: ${problem}")
+  endif()
+endfunction()
+
+macro(_gristmill_generate)
+  # Not after the libraries that the module links to: errors come soon, and processors have something to do. (CMake 3.27)
+  set(CMAKE_ADD_CUSTOM_COMMAND_DEPENDS_EXPLICIT_ONLY ON)
   add_custom_command(
     OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
-    COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
-      "${Python_EXECUTABLE}" -m gristmill build ${sources}
-      --module "${ARG_MODULE}" --package "${package}" --version "${version}"
-      --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
-      --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
+    COMMAND ${command}
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"

@@ -19,7 +19,7 @@ FILES = {
     "LICENSE.in": "LICENSE",
     "gitignore.in": ".gitignore",
     "github/wheels.yml.in": ".github/workflows/wheels.yml",
-    "kernels/scale.py.in": "kernels/scale.py",
+    "kernels/squared_relu.py.in": "kernels/squared_relu.py",
     "src/__init__.py.in": "src/@MODULE@/__init__.py",
     "src/__main__.py.in": "src/@MODULE@/__main__.py",
     "tests/test_kernels.py.in": "tests/test_kernels.py",

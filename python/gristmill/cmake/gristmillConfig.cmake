@@ -28,7 +28,9 @@ function(gristmill_add_kernels target)
   _gristmill_generate()
 
   file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
-  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${target}
+  # Types of modules in one domain are one for nanobind: of two packages, whatever their versions, they must not be.
+  string(REPLACE "." "_" domain "${ARG_MODULE}")
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${domain}
     ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
   # Link-time optimisation would assemble the images where they are not found.
   set_source_files_properties("${out}/images.cpp" PROPERTIES

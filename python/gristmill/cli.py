@@ -69,6 +69,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
+    parser.add_argument("--library", action="store_true", help="also write the images of a C library")
     parser.add_argument("--check", action="store_true", help="only say what is wrong with these options")
     parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
 
@@ -123,6 +124,7 @@ def run_build(options: argparse.Namespace) -> None:
         targets=parse_targets(options.targets),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
+        has_library=options.library,
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),

@@ -44,7 +44,13 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
     try:
         tables = ManifestBuilder(settings, kernels, build.compile_all())
         manifest = tables.build(build.assemble_all(tables))
-        images = write_outputs(manifest, settings.out, gristmill_version=__version__, ar=settings.ar)
+        images = write_outputs(
+            manifest,
+            settings.out,
+            gristmill_version=__version__,
+            ar=settings.ar,
+            has_library=settings.has_library,
+        )
         write_type_stub(settings, kernels)
         build.progress.summarise(images, (settings.out / "libhost.a").stat().st_size)
     finally:

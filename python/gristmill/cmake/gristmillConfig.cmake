@@ -4,10 +4,11 @@
 #   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
 #   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at first load
 #   [SPILLS <WARN|ERROR>]           what it is if ptxas keeps registers of a thread in memory, for want of them
+#   [CXX_LIBRARY]                   also a library and a header, to launch the kernels from C and C++ without Python
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
-# Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
-# and its type stub. The variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the
+# Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module,
+# its type stub and its command line (`<module>_report.py`). CXX_LIBRARY adds the target <target>_library. The variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the
 # environment, stand in for TARGETS, CUBINS and SPILLS.
 
 include_guard(GLOBAL)
@@ -16,7 +17,7 @@ get_filename_component(_gristmill_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUT
 set(_gristmill_package "${_gristmill_package}" CACHE INTERNAL "")
 
 function(gristmill_add_kernels target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "CXX_LIBRARY" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS")
   _gristmill_check_arguments()
   _gristmill_require_tools()
   _gristmill_set_defaults()
@@ -47,6 +48,9 @@ function(gristmill_add_kernels target)
   install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
   install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
   install(FILES "${_gristmill_package}/runtime/report.py" DESTINATION "${ARG_DESTINATION}" RENAME "${name}_report.py")
+  if(ARG_CXX_LIBRARY)
+    _gristmill_add_library()
+  endif()
 endfunction()
 
 # The rest reads and sets the variables of gristmill_add_kernels; each step is a macro.
@@ -169,6 +173,9 @@ macro(_gristmill_make_command)
     "--module=${ARG_MODULE}" "--package=${package}" "--version=${version}"
     "--targets=${targets}" "--cubins=${ARG_CUBINS}" "--spills=${ARG_SPILLS}" "--ar=${CMAKE_AR}"
     "--project-dir=${CMAKE_CURRENT_SOURCE_DIR}" "--out=${out}" "--depfile=${out}/kernels.d")
+  if(ARG_CXX_LIBRARY)
+    list(APPEND command --library)
+  endif()
 endmacro()
 
 # What is wrong with the settings is said now, not after some minutes of compiling.
@@ -182,13 +189,59 @@ endfunction()
 
 macro(_gristmill_generate)
   # Not after the libraries that the module links to: errors come soon, and processors have something to do. (CMake 3.27)
+  if(ARG_CXX_LIBRARY)
+    set(plain "${out}/plain_images.cpp" "${out}/plain_images.bin")
+  endif()
   set(CMAKE_ADD_CUSTOM_COMMAND_DEPENDS_EXPLICIT_ONLY ON)
   add_custom_command(
-    OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
+    OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi" ${plain}
     COMMAND ${command}
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL
     VERBATIM)
+endmacro()
+
+# Those parts of the launcher that know nothing of Python, and what stands in for the others.
+set(_gristmill_core check choose cpu device dispatch driver dtype error grid host image launch library run tensor_map
+  variant view c/arguments c/library c/plain_images c/unlocked CACHE INTERNAL "")
+set(_gristmill_functions version count name error find launch preload CACHE INTERNAL "")
+
+macro(_gristmill_add_library)
+  # Libraries of several packages are used in one process: names begin with the package's.
+  string(REGEX REPLACE "[.][^.]*$" "" prefix "${ARG_MODULE}")
+  string(REPLACE "." "_" prefix "${prefix}")
+  string(TOUPPER "${prefix}" prefix_upper)
+  file(READ "${csrc}/c/gristmill.h" header)
+  string(REPLACE "gristmill_" "${prefix}_" header "${header}")
+  string(REPLACE "GRISTMILL_" "${prefix_upper}_" header "${header}")
+  file(CONFIGURE OUTPUT "${out}/${prefix}.h" CONTENT "${header}" @ONLY)
+  file(CONFIGURE OUTPUT "${out}/exports.map" CONTENT "{ global: ${prefix}_*; local: *; };\n" @ONLY)
+
+  set(library ${target}_library)
+  list(TRANSFORM _gristmill_core REPLACE "(.+)" "${csrc}/\\1.cpp" OUTPUT_VARIABLE core)
+  add_library(${library} SHARED ${core} "${out}/tables.cpp" "${out}/plain_images.cpp")
+  set_source_files_properties("${out}/plain_images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/plain_images.bin")
+  set_target_properties(${library} PROPERTIES
+    OUTPUT_NAME "${prefix}" CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  target_compile_features(${library} PRIVATE cxx_std_20)
+  foreach(function IN LISTS _gristmill_functions)
+    target_compile_definitions(${library} PRIVATE gristmill_${function}=${prefix}_${function})
+  endforeach()
+  target_include_directories(${library} PRIVATE "${csrc}" "${out}" INTERFACE "$<BUILD_INTERFACE:${out}>")
+  target_link_libraries(${library} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
+  target_link_options(${library} PRIVATE "LINKER:--version-script=${out}/exports.map")
+  # The module's target is made first: both need what one command generates.
+  add_dependencies(${library} ${target})
+
+  include(GNUInstallDirs)
+  set(libraries "${CMAKE_INSTALL_LIBDIR}")
+  set(headers "${CMAKE_INSTALL_INCLUDEDIR}")
+  if(SKBUILD)
+    set(libraries "${ARG_DESTINATION}/lib")
+    set(headers "${ARG_DESTINATION}/include")
+  endif()
+  install(TARGETS ${library} LIBRARY DESTINATION "${libraries}")
+  install(FILES "${out}/${prefix}.h" DESTINATION "${headers}")
 endmacro()

@@ -43,6 +43,10 @@ def make_site(folder: Path, *, version: str = gristmill.__version__, small: bool
         (launcher / "bindings.cpp").write_text(SMALL_LAUNCHER)
     else:
         shutil.copytree(CSRC, launcher, ignore=shutil.ignore_patterns("stub"))
+    licences = folder / "gristmill" / "licenses"
+    licences.mkdir(exist_ok=True)
+    for path in (PACKAGE.parents[1] / "LICENSES").glob("*.txt"):
+        shutil.copy(path, licences)
     for file in ("__init__.py", "cmake/gristmillConfigVersion.cmake"):
         path = folder / "gristmill" / file
         path.write_text(path.read_text().replace(f'"{gristmill.__version__}"', f'"{version}"'))
@@ -66,7 +70,18 @@ def run(*command: object, cwd: Path, site: Path | None = None, fails: bool = Fal
 
 def build_wheel(project: Path, site: Path, **variables: str) -> Path:
     """Return the wheel that `pip wheel .` makes in a project, with the tools of this environment."""
-    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-build-isolation", "--no-deps", "--no-index", "-w", "dist"]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        ".",
+        "--no-build-isolation",
+        "--no-deps",
+        "--no-index",
+        "-w",
+        "dist",
+    ]
     run(*command, cwd=project, site=site, **variables)
     (wheel,) = (project / "dist").glob("*.whl")
     return wheel

@@ -85,7 +85,9 @@ def test_nothing_is_overwritten(tmp_path, capsys):
     assert (tmp_path / "one" / "CMakeLists.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../a", "1a", "a b", "-a", "a-", "a--b", "a.b", "ä", "class", "match"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../a", "1a", "a b", "-a", "a-", "a--b", "a.b", "ä", "class", "match"]
+)
 def test_names_that_no_package_can_have_are_errors(tmp_path, name):
     with pytest.raises(gristmill.GristmillError, match="fix: use letters and digits"):
         write_project(name, tmp_path)
@@ -133,6 +135,8 @@ def test_a_wheel_depends_on_nothing_and_has_a_stub(project):
     names = zipfile.ZipFile(wheel).namelist()
     assert {"my_kernels/_kernels.pyi", "my_kernels/_kernels_report.py", "my_kernels/__init__.py"} <= set(names)
     assert not [name for name in names if name.startswith(("gristmill", "kernels"))]
+    licences = {Path(name).name for name in names if "/licenses/" in name}
+    assert licences >= {"LICENSE", "nanobind-BSD-3-Clause.txt", "robin_map-MIT.txt"}
 
 
 # ---- other build systems -------------------------------------------------------------------------------------------
@@ -145,6 +149,7 @@ import gristmill as gm
 def touch(x: gm.ptr[gm.f32]):
     pass
 """
+TOML = r"```toml\n(# pyproject.toml, with {}\n.*?)```"
 LISTS = """\
 cmake_minimum_required(VERSION 3.26)
 project(demo LANGUAGES CXX)
@@ -177,14 +182,20 @@ def write_small(folder: Path, package: str, *, pyproject: str = PYPROJECT, targe
     return folder
 
 
-def test_setuptools_builds_the_same_package(tmp_path, small_site):
-    pytest.importorskip("setuptools")
-    (pyproject,) = re.findall(r"```toml\n(# pyproject.toml, with setuptools\n.*?)```", GUIDE, re.S)
+@pytest.mark.parametrize("backend", ["scikit-build-core", "setuptools"])
+def test_the_guides_project_builds(tmp_path, small_site, backend):
+    pytest.importorskip(backend.replace("-", "_"))
+    (pyproject,) = re.findall(TOML.format(backend), GUIDE, re.S)
     project = write_small(tmp_path / "p", "my_kernels", pyproject=pyproject)
+    (lists,) = re.findall(r"```cmake\n(# CMakeLists.txt\n.*?)```", GUIDE, re.S)
+    (project / "CMakeLists.txt").write_text(lists)
+    (project / "kernels").mkdir()
+    (project / "k.py").rename(project / "kernels" / "k.py")
     wheel = build_wheel(project, small_site)
     assert re.search(r"my_kernels-0\.1\.0-cp3\d+-(cp3\d+|abi3)-linux_", wheel.name)
     installed = unpack(wheel, tmp_path / "installed")
     assert (installed / "my_kernels" / "_kernels.pyi").exists()
+    assert list(installed.rglob("nanobind-BSD-3-Clause.txt"))
     assert run_bare("import my_kernels._kernels as k; print(k.touch)", installed).startswith("@gm.kernel(grid=1)")
 
 

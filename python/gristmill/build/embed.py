@@ -193,7 +193,8 @@ def write_outputs(
 ) -> list[tuple[str, int]]:
     """Write tables.cpp, images.cpp, images.bin and libhost.a; return name and embedded bytes of each image.
 
-    With `has_library` also what a C library has in the place of compressed images. A file that would not change is left as it is, so that nothing is compiled again for it.
+    With `has_library` also what a C library has in the place of compressed images. A file that would not change is left
+    as it is, so that nothing is compiled again for it.
     """
     blob, placed = pack_images(manifest.images)
     tables = TablesWriter(manifest, gristmill_version).write(placed)

@@ -39,7 +39,9 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
     kernels = load_project(settings.sources, settings.project_dir)
     if not kernels:
         files = ", ".join(path.name for path in settings.sources)
-        raise BuildError(f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES")
+        raise BuildError(
+            f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES"
+        )
     build = Build(settings, kernels, compiler, cache or Cache.from_environment())
     try:
         tables = ManifestBuilder(settings, kernels, build.compile_all())

@@ -48,6 +48,7 @@ function(gristmill_add_kernels target)
   install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
   install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
   install(FILES "${_gristmill_package}/runtime/report.py" DESTINATION "${ARG_DESTINATION}" RENAME "${name}_report.py")
+  _gristmill_install_licences()
   if(ARG_CXX_LIBRARY)
     _gristmill_add_library()
   endif()
@@ -145,6 +146,9 @@ macro(_gristmill_set_defaults)
   endforeach()
   set(package "${PROJECT_NAME}")
   set(version "${PROJECT_VERSION}")
+  if(NOT version)
+    set(version 0)
+  endif()
   if(SKBUILD_PROJECT_NAME)
     set(package "${SKBUILD_PROJECT_NAME}")
     set(version "${SKBUILD_PROJECT_VERSION_FULL}")
@@ -163,6 +167,22 @@ function(_gristmill_find_launcher result)
   message(FATAL_ERROR "gristmill_add_kernels: the launcher's sources are missing beside ${_gristmill_package}\n"
     "  fix: pip install --force-reinstall gristmill")
 endfunction()
+
+# Those of the launcher and of nanobind, which ask that they go with what is made of them.
+macro(_gristmill_install_licences)
+  file(GLOB licences "${_gristmill_package}/licenses/*.txt")
+  if(NOT licences)
+    get_filename_component(checkout "${_gristmill_package}" REALPATH)
+    file(GLOB licences "${checkout}/../../LICENSES/*.txt" "${checkout}/../../LICENSE")
+  endif()
+  set(folder "${ARG_DESTINATION}/${name}_licenses")
+  if(SKBUILD_METADATA_DIR)
+    set(folder "${SKBUILD_METADATA_DIR}/licenses/gristmill")
+  endif()
+  if(NOT PROJECT_NAME STREQUAL "gristmill")
+    install(FILES ${licences} DESTINATION "${folder}")
+  endif()
+endmacro()
 
 macro(_gristmill_make_command)
   get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
@@ -193,14 +213,20 @@ macro(_gristmill_generate)
     set(plain "${out}/plain_images.cpp" "${out}/plain_images.bin")
   endif()
   set(CMAKE_ADD_CUSTOM_COMMAND_DEPENDS_EXPLICIT_ONLY ON)
+  set(generated "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
+    ${plain})
   add_custom_command(
-    OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi" ${plain}
+    OUTPUT ${generated}
     COMMAND ${command}
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL
     VERBATIM)
+  # Two targets need what one command generates.
+  if(ARG_CXX_LIBRARY)
+    add_custom_target(${target}_generated DEPENDS ${generated})
+  endif()
 endmacro()
 
 # Those parts of the launcher that know nothing of Python, and what stands in for the others.
@@ -232,8 +258,8 @@ macro(_gristmill_add_library)
   target_include_directories(${library} PRIVATE "${csrc}" "${out}" INTERFACE "$<BUILD_INTERFACE:${out}>")
   target_link_libraries(${library} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(${library} PRIVATE "LINKER:--version-script=${out}/exports.map")
-  # The module's target is made first: both need what one command generates.
-  add_dependencies(${library} ${target})
+  add_dependencies(${library} ${target}_generated)
+  add_dependencies(${target} ${target}_generated)
 
   include(GNUInstallDirs)
   set(libraries "${CMAKE_INSTALL_LIBDIR}")

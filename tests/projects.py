@@ -16,6 +16,7 @@ import gristmill
 
 PACKAGE = Path(gristmill.__file__).resolve().parent
 CSRC = next((path for path in (PACKAGE / "csrc", PACKAGE.parents[1] / "csrc") if path.exists()), PACKAGE / "csrc")
+STUB = Path(__file__).parent.parent / "csrc" / "stub" / "libcuda_stub.cpp"
 TOOLS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 CMAKE, NINJA, CXX = (shutil.which(name, path=TOOLS) for name in ("cmake", "ninja", "c++"))
 needs_tools = pytest.mark.skipif(not (CMAKE and NINJA and CXX), reason="needs cmake, ninja and a C++ compiler")
@@ -85,6 +86,12 @@ def build_wheel(project: Path, site: Path, **variables: str) -> Path:
     run(*command, cwd=project, site=site, **variables)
     (wheel,) = (project / "dist").glob("*.whl")
     return wheel
+
+
+def build_stub(folder: Path) -> Path:
+    """Compile the fake CUDA driver; return the library."""
+    run(CXX, "-std=c++20", "-shared", "-fPIC", STUB, "-o", "libcuda_stub.so", cwd=folder)
+    return folder / "libcuda_stub.so"
 
 
 def unpack(wheel: Path, folder: Path) -> Path:

@@ -14,7 +14,7 @@ import pytest
 
 from c_library import CUDA, Library, Place, array, integer, real
 from gristmill.build.settings import default_targets
-from projects import CMAKE, CSRC, CXX, NINJA, PACKAGE, needs_tools, run, run_bare
+from projects import CMAKE, CXX, NINJA, PACKAGE, build_stub, needs_tools, run, run_bare
 from runtime.fakes import Stub
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
@@ -41,8 +41,7 @@ def built(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def stub(built, tmp_path_factory) -> Stub:
     """The fake driver, which the library opens as CUDA's."""
-    path = tmp_path_factory.mktemp("stub") / "libcuda_stub.so"
-    run(CXX, "-std=c++20", "-shared", "-fPIC", CSRC / "stub" / "libcuda_stub.cpp", "-o", path, cwd=path.parent)
+    path = build_stub(tmp_path_factory.mktemp("stub"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GRISTMILL_LIBCUDA", str(path))
         fake = Stub(ctypes.CDLL(str(path)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,10 @@ from pathlib import Path
 import pytest
 
 import gristmill
+from gristmill.cli import main
+from projects import CMAKE, NINJA, PACKAGE, make_site, needs_tools
 
-PACKAGE = Path(gristmill.__file__).parent
-CMAKE = shutil.which("cmake", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-NINJA = shutil.which("ninja", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
-pytestmark = pytest.mark.skipif(not (CMAKE and NINJA), reason="needs cmake and ninja")
+pytestmark = needs_tools
 
 FOREIGN = "x86-64-v3" if platform.machine().lower() in ("aarch64", "arm64") else "aarch64"
 PYTHON = "find_package(Python REQUIRED COMPONENTS Interpreter Development.Module)"
@@ -35,13 +33,6 @@ import gristmill as gm
 @gm.kernel(grid=1)
 def touch(x: gm.ptr[gm.f32]):
     pass
-"""
-LAUNCHER = """\
-#include <nanobind/nanobind.h>
-#include "tables.hpp"
-NB_MODULE(GRISTMILL_MODULE, m) {
-    for (const auto& kernel : gristmill::tables.kernels) m.attr(kernel.name) = kernel.source;
-}
 """
 
 
@@ -113,6 +104,11 @@ def test_another_minor_version_is_not_accepted(tmp_path):
     assert "0.1.0" in configure(tmp_path / "other", "", version="0.2")
 
 
+def test_the_command_line_says_where_cmake_finds_it(capsys):
+    assert main(["cmake-dir"]) == 0
+    assert Path(capsys.readouterr().out.strip(), "gristmillConfig.cmake").is_file()
+
+
 def test_the_versions_agree():
     version = (PACKAGE / "cmake" / "gristmillConfigVersion.cmake").read_text()
     assert f'set(PACKAGE_VERSION "{gristmill.__version__}")' in version
@@ -121,17 +117,7 @@ def test_the_versions_agree():
 @pytest.fixture(scope="module")
 def package_with_small_launcher(tmp_path_factory) -> Path:
     """A Gristmill whose launcher compiles in a second."""
-    root = tmp_path_factory.mktemp("site") / "gristmill"
-    root.mkdir()
-    for entry in PACKAGE.iterdir():
-        if entry.name not in ("csrc", "kernels", "__pycache__"):
-            (root / entry.name).symlink_to(entry)
-    launcher = next(path for path in (PACKAGE / "csrc", PACKAGE.parent.parent / "csrc") if path.exists())
-    (root / "csrc").mkdir()
-    for name in ("tables.hpp", "exports.map"):
-        (root / "csrc" / name).symlink_to(launcher / name)
-    (root / "csrc" / "bindings.cpp").write_text(LAUNCHER)
-    return root
+    return make_site(tmp_path_factory.mktemp("site"), small=True) / "gristmill"
 
 
 def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, package_with_small_launcher, monkeypatch):

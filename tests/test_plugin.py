@@ -13,7 +13,7 @@ import pytest
 import gristmill
 from gristmill.build.settings import default_targets
 from gristmill.project import module_name, write_project
-from projects import CSRC, CXX, build_wheel, make_site, metadata_of, needs_tools, run, run_bare, unpack
+from projects import build_stub, build_wheel, make_site, metadata_of, needs_tools, run, run_bare, unpack
 
 pytestmark = needs_tools
 
@@ -70,6 +70,7 @@ def test_a_new_project_is_complete(tmp_path):
         "pyproject.toml",
         "src/my_kernels/__init__.py",
         "src/my_kernels/__main__.py",
+        "src/my_kernels/py.typed",
         "tests/test_kernels.py",
     }
     texts = [(tmp_path / "my-kernels" / name).read_text() for name in files]
@@ -266,8 +267,7 @@ def test_wheels_of_several_versions_run_in_one_process(tmp_path, site, installed
     host = default_targets()[-1]
     newer = build_twice(tmp_path, "newer", other, host)
     older = build_twice(tmp_path, "older", site, f"sm_80 {host} CUBINS OFF")
-    stub = tmp_path / "libcuda_stub.so"
-    run(CXX, "-std=c++20", "-shared", "-fPIC", CSRC / "stub" / "libcuda_stub.cpp", "-o", stub, cwd=tmp_path)
+    stub = build_stub(tmp_path)
     fakes = Path(__file__).parent / "runtime"
     versions, entries, *rest = run_bare(
         TOGETHER, newer, older, installed, fakes, GRISTMILL_LIBCUDA=str(stub)

@@ -22,6 +22,7 @@ FILES = {
     "kernels/squared_relu.py.in": "kernels/squared_relu.py",
     "src/__init__.py.in": "src/@MODULE@/__init__.py",
     "src/__main__.py.in": "src/@MODULE@/__main__.py",
+    "src/py.typed.in": "src/@MODULE@/py.typed",
     "tests/test_kernels.py.in": "tests/test_kernels.py",
 }
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*([-_][A-Za-z0-9]+)*")

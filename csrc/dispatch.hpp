@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
 #include "error.hpp"
 #include "tables.hpp"
 #include "view.hpp"
@@ -179,6 +178,9 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& row, cons
 // What keeps a call from the aligned variant; "": nothing.
 std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,
                               int source);
+
+// The first specialisation with the dtypes and constants of `asked`. Raises Failure with what is built.
+const Specialisation& find_specialisation(const Kernel& kernel, const Arguments& asked);
 
 struct Choice {
     const Specialisation* specialisation;

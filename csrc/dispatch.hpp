@@ -168,7 +168,7 @@ void fill_index_parameters(const KernelIndex& index, Arguments& arguments);
 
 // Declared with `aligned=True`: there is code for aligned calls alone.
 inline bool is_only_aligned(const Specialisation& row) {
-    return !row.entries[static_cast<std::size_t>(Variant::general32)].symbol;
+    return !row.entries[static_cast<std::size_t>(Variant::general64)].symbol;
 }
 
 // The variant that a call takes of a specialisation, whether or not there is code for it. Where an array cannot have

@@ -79,7 +79,7 @@ Setting make_plan(const KernelIndex& index, const Arguments& arguments, const Sp
 
 std::unique_ptr<PaddedCall> PaddedCall::find(const KernelIndex& index, const Arguments& arguments,
                                              const Setting& setting, const Plan& plan) {
-    if (plan.variant != Variant::general32 || !is_worth_padding(index, arguments, setting.sm_count)) return {};
+    if (plan.variant == Variant::aligned32 || !is_worth_padding(index, arguments, setting.sm_count)) return {};
     auto padded = std::make_unique<PaddedCall>(index, arguments, setting);
     if (!padded->arguments_.found()) return {};
     take(choose(index, padded->arguments_.arguments(), setting.sm_count, setting.source, setting.only), padded->plan_);

@@ -81,6 +81,12 @@ std::string describe_divisor(const KernelIndex& index, Divisors divisors, const 
     return {};
 }
 
+// Not every specialisation has code for calls that are not aligned, but could have offsets of 32 bits.
+Variant narrow_variant(const Specialisation& row) {
+    const bool has_narrow = row.entries[static_cast<std::size_t>(Variant::general32)].symbol || is_only_aligned(row);
+    return has_narrow ? Variant::general32 : Variant::general64;
+}
+
 }  // namespace
 
 Variant choose_variant(const KernelIndex& index, const Specialisation& row, const Arguments& arguments, int source) {
@@ -91,8 +97,9 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& row, cons
     }
     for (const auto i : index.indices()) are_small &= is_small(arguments.integers[i]);
     if (!are_small) return Variant::general64;
-    if (!are_aligned || !is_dividing(index, row, arguments, source)) return Variant::general32;
-    return find_obstacle(index, row, arguments, source) ? Variant::general32 : Variant::aligned32;
+    const bool is_served = are_aligned && is_dividing(index, row, arguments, source) &&
+                           !find_obstacle(index, row, arguments, source);
+    return is_served ? Variant::aligned32 : narrow_variant(row);
 }
 
 std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,

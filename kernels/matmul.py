@@ -9,7 +9,7 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
-SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6}
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True},

@@ -26,6 +26,8 @@ class Config:
     waits or stores: each has its part of shared memory and of the registers.
     `aligned=True`: only the code for aligned calls is compiled, in which arrays start on 16 bytes, lengths and strides
     that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
+    `narrow=False`: code for calls that are not aligned is compiled once, for offsets of 64 bits: half as much of it,
+    and slower where addresses take much of the time.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class Config:
         num_stages: int | None = None,
         blocks_per_sm: int | None = None,
         aligned: bool = False,
+        narrow: bool = True,
         **constants: object,
     ):
         for name, value, allowed in (
@@ -46,15 +49,18 @@ class Config:
                 raise _impossible(f"{name}={value!r}", allowed_fix(name, allowed))
         if not isinstance(aligned, bool):
             raise _impossible(f"aligned={aligned!r}", "write `aligned=True`, or leave it out")
+        if not isinstance(narrow, bool):
+            raise _impossible(f"narrow={narrow!r}", "write `narrow=False`, or leave it out")
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.blocks_per_sm = blocks_per_sm
         self.aligned = aligned
+        self.narrow = narrow
         self.constants = constants
 
     def __repr__(self) -> str:
         launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "blocks_per_sm": self.blocks_per_sm}
-        launch["aligned"] = self.aligned or None
+        launch |= {"aligned": self.aligned or None, "narrow": None if self.narrow else False}
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
@@ -99,7 +105,8 @@ VARIANTS = (Variant(32, True), Variant(32, False), Variant(64, False))
 class Specialisation:
     """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
 
-    `only_aligned`: it serves aligned calls alone, and has no general code.
+    `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with offsets
+    of 32 bits too.
     """
 
     kernel: str
@@ -110,11 +117,13 @@ class Specialisation:
     has_config: bool = False
     only_aligned: bool = False
     blocks_per_sm: int = 1
+    has_narrow: bool = True
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """What it is compiled as, in the order of VARIANTS."""
-        return VARIANTS[:1] if self.only_aligned else VARIANTS
+        general = () if self.only_aligned else VARIANTS[1:] if self.has_narrow else VARIANTS[2:]
+        return (VARIANTS[0], *general)
 
     @property
     def id(self) -> str:

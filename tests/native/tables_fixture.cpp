@@ -358,7 +358,7 @@ constexpr Specialisation tiles_specialisations[] = {
      -1}};
 
 // matrices(a, y, rows, columns, stride of a, stride of y): worth copies from 1000 elements on. Aligned code wants
-// columns that divide by 8 on sm_80, and on sm_90a, where it takes a map of a, strides.
+// columns that divide by 8 on sm_80, and on sm_90a, where it takes a map of a, strides; other code has wide offsets.
 constexpr std::int64_t matrices_rows[] = {1, 2}, matrices_columns[] = {1, 3}, matrices_stride[] = {1, 4},
                        worth[] = {0, 1000, 1, 2, 1, 3, 5, 12};
 constexpr Code matrices_extents[] = {matrices_columns, matrices_rows}, matrices_strides[] = {matrices_stride};
@@ -380,7 +380,7 @@ constexpr Specialisation matrices_specialisations[] = {{"matrices__f16",
                                                         0,
                                                         matrices_divisors,
                                                         {{"matrices_a32", with_a_map, {}, both_ptx},
-                                                         {"matrices_g32", four_warps, {}, both_ptx},
+                                                         {},
                                                          {"matrices_g64", four_warps, {}, both_ptx}},
                                                         -1}};
 

@@ -10,7 +10,7 @@ Y = ADDRESS + (1 << 32)
 @pytest.fixture
 def matrices(native, stub):
     stub.set_parameters("matrices_a32", [8, 8, 4, 4, 4, 4, 128])
-    stub.set_parameters("matrices_g32", [8, 8, 4, 4, 4, 4])
+    stub.set_parameters("matrices_g64", [8] * 6)
     return native.matrices
 
 
@@ -81,7 +81,7 @@ def test_calls_are_padded_again_and_again(matrices, stub):
 def test_calls_that_copies_do_not_help_take_general_code(matrices, stub, arrays):
     (first, second) = arrays
     matrices(matrix(*first), matrix(*second, pointer=Y))
-    assert queued(stub) == ["launch matrices_g32"]
+    assert queued(stub) == ["launch matrices_g64"]
 
 
 @pytest.mark.parametrize("function", ["cuMemAllocFromPoolAsync", "cuMemPoolCreate"])
@@ -89,12 +89,12 @@ def test_without_memory_general_code_serves(run_python, function):
     script = f"""
 from test_padded import *
 stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
-stub.set_parameters("matrices_g32", [8, 8, 4, 4, 4, 4])
+stub.set_parameters("matrices_g64", [8] * 6)
 stub.fail("{function}", 2)
 native.matrices(matrix(30, 65), matrix(30, 65, pointer=Y))
 print(queued(stub))
 """
-    assert run_python(script).strip() == "['launch matrices_g32']"
+    assert run_python(script).strip() == "['launch matrices_g64']"
 
 
 def test_other_targets_want_other_multiples(run_python):
@@ -103,11 +103,11 @@ def test_other_targets_want_other_multiples(run_python):
 from test_padded import *
 stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
 stub.set_device(8, 0, count=1)
-stub.set_parameters("matrices_g32", [8, 8, 4, 4, 4, 4])
+stub.set_parameters("matrices_g64", [8] * 6)
 native.matrices(matrix(30, 65), matrix(30, 65, pointer=Y))
 print(queued(stub))
 """
-    assert run_python(script).strip() == "['launch matrices_g32']"
+    assert run_python(script).strip() == "['launch matrices_g64']"
 
 
 def test_a_call_says_what_is_copied(matrices):

@@ -176,7 +176,9 @@ class TablesWriter:
         )
         return "\n    {" + ",".join(fields) + "}"
 
-    def _entry(self, row: EntryRow) -> str:
+    def _entry(self, row: EntryRow | None) -> str:
+        if row is None:
+            return "{}"
         host, ptx = self._host.refer(row.host), self._small.refer(map(str, row.ptx))
         geometry = self._geometry.refer(map(self._shape, row.geometry, row.maps))
         return f"{{{quote(row.symbol)},{geometry},{host},{ptx}}}"

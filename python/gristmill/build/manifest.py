@@ -75,7 +75,7 @@ class EntryRow:
 
 @dataclass(frozen=True)
 class SpecialisationRow:
-    """One specialisation; `entries` are its variants, in the order of VARIANTS."""
+    """One specialisation; `entries` are its variants, in the order of VARIANTS, None where there is no code."""
 
     id: str
     dtypes: tuple[Dtype, ...]
@@ -83,7 +83,7 @@ class SpecialisationRow:
     num_warps: int
     num_stages: int
     divisibility: tuple[tuple[int, ...], ...]
-    entries: tuple[EntryRow, ...]
+    entries: tuple[EntryRow | None, ...]
     backward: int
 
 
@@ -217,17 +217,21 @@ class ManifestBuilder:
             num_warps=specialisation.num_warps,
             num_stages=specialisation.num_stages,
             divisibility=self._divisibility(kernel, specialisation),
-            entries=tuple(self._entry_row(kernel, specialisation, i) for i in range(len(specialisation.variants))),
+            entries=self._entry_rows(kernel, specialisation),
             backward=self._backward_of(kernel, specialisation),
         )
+
+    def _entry_rows(self, kernel: Kernel, specialisation: Specialisation) -> tuple[EntryRow | None, ...]:
+        there = specialisation.variants
+        return tuple(self._entry_row(kernel, specialisation, there.index(v)) if v in there else None for v in VARIANTS)
 
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
         for target, code in cuda.items():
             check_size(kernel, specialisation, target, code)
-            check_maps(kernel, specialisation, target, VARIANTS[variant], code)
+            check_maps(kernel, specialisation, target, specialisation.variants[variant], code)
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
-        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
+        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(specialisation.variants[variant])]
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
@@ -329,8 +333,7 @@ def map_rows(kernel: Kernel, code: Code) -> tuple[MapRow, ...]:
 
 def usage_of(row: SpecialisationRow, assembled: Assembled) -> list[Usage]:
     """Return what each variant takes in a cubin, of those that there are not nothing."""
-    found = [assembled.usage.get(entry.symbol, UNKNOWN) for entry in row.entries]
-    return found + [UNKNOWN] * (len(VARIANTS) - len(found))
+    return [assembled.usage.get(entry.symbol, UNKNOWN) if entry else UNKNOWN for entry in row.entries]
 
 
 def check_size(kernel: Kernel, specialisation: Specialisation, target: str, code: Code) -> None:

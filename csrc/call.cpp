@@ -57,19 +57,26 @@ int code_source(const KernelIndex& index, const Arguments& arguments) {
     });
 }
 
+int asked_device(const KernelIndex& index, const Arguments& arguments) {
+    if (index.tuned().is_empty()) return no_tuned_device;
+    if (arguments.device.kind == DeviceKind::cuda) ready_device(arguments.device.ordinal);
+    return tuned_device(arguments.device);
+}
+
 void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
     const KernelIndex& index = bound.index();
     const Arguments& arguments = bound.arguments();
-    const std::int64_t sm_count = multiprocessors(index, arguments);
+    const Circumstances circumstances = circumstances_of(index, arguments);
     if (!grid || grid == Py_None) grid = bound.grid();
     Grid given;
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(index.kernel, grid);
-    const Choice choice = choose(index, arguments, sm_count, code_source(index, arguments), bound.only());
+    const Choice choice = choose(index, arguments, circumstances, bound.only());
     plan.specialisation = choice.specialisation;
     plan.variant = choice.variant;
-    check_arrays(index, *plan.specialisation, arguments, sm_count);
-    complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
+    plan.is_tuned = choice.is_tuned;
+    check_arrays(index, *plan.specialisation, arguments, circumstances.sm_count);
+    complete_plan(index, arguments, circumstances.sm_count, is_given ? &given : nullptr, plan);
 }
 
 std::string host_levels_text() {
@@ -105,7 +112,7 @@ std::int64_t touched_bytes(const Kernel& kernel, const Arguments& arguments) {
 }
 
 void run_on_host(const EntryPlace& place, const Bound& bound, const Plan& plan) {
-    const HostWork work{place.entry().host[host_level(place)], plan.block.data(), plan.grid};
+    const HostWork work{host_function(place), plan.block.data(), plan.grid};
     std::int64_t done = 0;
     if (touched_bytes(place.kernel, bound.arguments()) < bytes_to_release_gil) done = run_small(work);
     if (done == work.programs()) return;
@@ -151,6 +158,12 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallAr
 
 }  // namespace
 
+Circumstances circumstances_of(const KernelIndex& index, const Arguments& arguments) {
+    return {multiprocessors(index, arguments), code_source(index, arguments), asked_device(index, arguments)};
+}
+
+HostFunction host_function(const EntryPlace& place) { return place.entry().host[host_level(place)]; }
+
 cuda::GpuDevice& ready_device(int ordinal) {
     if (cuda::is_device_ready(ordinal)) return cuda::gpu_device(ordinal);
     const nb::gil_scoped_release released;
@@ -181,6 +194,7 @@ nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     result["variant"] = variant_names[static_cast<std::size_t>(plan.variant)];
     result["entry_point"] = place.entry().symbol;
     result["device"] = describe(bound.arguments().device);
+    result["chosen_by"] = plan.is_tuned ? "tuned table" : "formula";
     result["grid"] = nb::make_tuple(plan.grid[0], plan.grid[1], plan.grid[2]);
     if (bound.arguments().device.kind == DeviceKind::cpu) {
         result["image"] = concat("host ", level_name(tables.host_levels[host_level(place)]));

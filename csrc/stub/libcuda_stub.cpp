@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "memory.hpp"
+
 namespace {
 
 struct Launch {
@@ -66,6 +68,10 @@ struct State {
     int capture_mode = 0;
     int is_capturing = 0;
     int pointer_device = 0;
+    FakeMemory memory;
+    std::map<std::string, double> microseconds;  // entry -> what a launch takes
+    double now_us = 0;                           // of all launches so far
+    std::deque<double> events;                   // when each was recorded
 };
 
 State& state() {
@@ -300,6 +306,8 @@ int launch(const Launch* config, void* handle, void** parameters, void** extra) 
          << " by=" << (function ? "function" : "kernel") << " early=" << config->attribute_count << " extra=" << extra
          << " parameters=" << parameters_text(kernel->name, parameters);
     record(line.str());
+    const auto taken = s.microseconds.find(kernel->name);
+    s.now_us += taken == s.microseconds.end() ? 1 : taken->second;
     return 0;
 }
 
@@ -318,12 +326,13 @@ int stream_synchronize(void*) {
     return failure("cuStreamSynchronize");
 }
 
-int event_create(void** event, unsigned) {
-    *event = &state();
+int event_create(double** event, unsigned) {
+    *event = &state().events.emplace_back(0);
     return 0;
 }
 
-int event_record(void*, void* stream) {
+int event_record(double* event, void* stream) {
+    *event = state().now_us;
     std::ostringstream line;
     line << "record " << stream;
     record(line.str());
@@ -338,6 +347,31 @@ int stream_wait_event(void* stream, void*, unsigned) {
 }
 
 int event_destroy(void*) { return 0; }
+int event_synchronize(void*) { return 0; }
+
+int event_elapsed(float* milliseconds, const double* begin, const double* end) {
+    *milliseconds = static_cast<float>((*end - *begin) / 1000);
+    return 0;
+}
+
+int memory_allocate(std::uintptr_t* address, std::size_t bytes) {
+    const int code = failure("cuMemAlloc");
+    if (!code) *address = state().memory.allocate(bytes);
+    return code;
+}
+
+int memory_free(std::uintptr_t address) { return state().memory.free(address); }
+
+int memory_set(std::uintptr_t address, unsigned char value, std::size_t bytes, void*) {
+    return state().memory.set(address, value, bytes);
+}
+
+int memory_copy(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, void*) {
+    record("copy " + std::to_string(bytes));
+    return state().memory.copy(to, from, bytes);
+}
+
+int memory_read(void* to, std::uintptr_t from, std::size_t bytes) { return state().memory.read(to, from, bytes); }
 
 int pointer_get_attribute(void* out, int, std::uintptr_t) {
     *static_cast<int*>(out) = state().pointer_device;
@@ -382,6 +416,13 @@ const Symbol symbols[] = {
     {"cuEventRecord", address(event_record), 2000},
     {"cuStreamWaitEvent", address(stream_wait_event), 3020},
     {"cuEventDestroy", address(event_destroy), 4000},
+    {"cuEventSynchronize", address(event_synchronize), 2000},
+    {"cuEventElapsedTime", address(event_elapsed), 2000},
+    {"cuMemAlloc", address(memory_allocate), 3020},
+    {"cuMemFree", address(memory_free), 3020},
+    {"cuMemsetD8Async", address(memory_set), 3020},
+    {"cuMemcpyDtoDAsync", address(memory_copy), 3020},
+    {"cuMemcpyDtoH", address(memory_read), 3020},
     {"cuPointerGetAttribute", address(pointer_get_attribute), 4000},
 };
 
@@ -429,6 +470,12 @@ void stub_hide(const char* function) { state().hidden.insert(function); }
 void stub_set_parameters(const char* entry, const int* sizes, int count) {
     state().parameter_sizes[entry] = std::vector<int>(sizes, sizes + count);
 }
+
+// What launches of an entry take by the events' clock; others take 1.
+void stub_set_microseconds(const char* entry, double microseconds) { state().microseconds[entry] = microseconds; }
+
+// How many allocations there are.
+int stub_allocations() { return state().memory.count(); }
 
 void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
 // Where somebody makes the context again, its handle is the same.

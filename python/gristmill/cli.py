@@ -71,6 +71,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
     parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
+    parser.add_argument("--tuning", action="append", default=[], type=Path, metavar="FILE", help="a tuned table")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
@@ -128,6 +129,7 @@ def run_build(options: argparse.Namespace) -> None:
         targets=parse_targets(options.targets),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
+        tuning=tuple(path.resolve() for path in options.tuning),
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),

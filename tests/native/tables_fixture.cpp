@@ -356,6 +356,8 @@ constexpr Specialisation tiles_specialisations[] = {
       {"tiles_64_g64", four_warps, {}, both_ptx}},
      -1}};
 
+#include "tuned_fixture.hpp"
+
 constexpr Kernel kernels[] = {
     {"scale",
      "y = factor * x",
@@ -440,6 +442,7 @@ constexpr Kernel kernels[] = {
      {},
      -1,
      both_cubins},
+    twice_kernel,
 };
 
 #if defined(__x86_64__)
@@ -450,6 +453,6 @@ constexpr HostLevel levels[] = {HostLevel::aarch64};
 
 }  // namespace
 
-extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob};
+extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob, stub_devices};
 
 }  // namespace gristmill

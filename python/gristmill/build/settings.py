@@ -48,6 +48,7 @@ class Settings:
     targets: tuple[str, ...] = ()
     ptxas: Ptxas | None = None
     are_spills_errors: bool = False
+    tuning: tuple[Path, ...] = ()
     depfile: Path | None = None
     ar: str = "ar"
     workers: int = 1

@@ -4,6 +4,7 @@
 #   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
 #   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at first load
 #   [SPILLS <WARN|ERROR>]           what it is if ptxas keeps registers of a thread in memory, for want of them
+#   [TUNING <tuning/*.toml>...]     tuned tables, as `python -m gristmill tune` writes them
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
@@ -16,7 +17,7 @@ get_filename_component(_gristmill_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUT
 set(_gristmill_package "${_gristmill_package}" CACHE INTERNAL "")
 
 function(gristmill_add_kernels target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS;TUNING")
   _gristmill_check_arguments()
   _gristmill_require_tools()
   _gristmill_set_defaults()
@@ -66,6 +67,21 @@ macro(_gristmill_check_arguments)
         "  fix: give SOURCES paths relative to ${CMAKE_CURRENT_SOURCE_DIR}")
     endif()
     list(APPEND sources "${path}")
+  endforeach()
+  set(tuning)
+  set(tuning_options)
+  foreach(pattern IN LISTS ARG_TUNING)
+    get_filename_component(path "${pattern}" ABSOLUTE)
+    file(GLOB found CONFIGURE_DEPENDS "${path}")
+    if(NOT found AND NOT pattern MATCHES "[*?]")
+      message(FATAL_ERROR "gristmill_add_kernels: there is no tuned table `${pattern}`\n"
+        "  fix: write it by `python -m gristmill tune --out ${pattern}`, or give TUNING paths relative to "
+        "${CMAKE_CURRENT_SOURCE_DIR}")
+    endif()
+    foreach(path IN LISTS found)
+      list(APPEND tuning "${path}")
+      list(APPEND tuning_options --tuning "${path}")
+    endforeach()
   endforeach()
 endmacro()
 
@@ -140,8 +156,8 @@ macro(_gristmill_generate)
       "${Python_EXECUTABLE}" -m gristmill build ${sources}
       --module "${ARG_MODULE}" --package "${package}" --version "${version}"
       --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
-      --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
-    DEPENDS ${sources}
+      ${tuning_options} --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
+    DEPENDS ${sources} ${tuning}
     DEPFILE "${out}/kernels.d"
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL

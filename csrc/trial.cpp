@@ -1,0 +1,226 @@
+#include "trial.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+
+#include "dispatcher.hpp"
+#include "dtype.hpp"
+#include "host.hpp"
+#include "report.hpp"
+#include "scalars.hpp"
+
+namespace nb = nanobind;
+
+namespace gristmill {
+
+namespace {
+
+constexpr unsigned event_with_timing = 0;
+constexpr std::size_t least_cache_bytes = std::size_t{4} << 20, most_cpu_cache_bytes = std::size_t{64} << 20;
+
+// Writing twice as much leaves nothing else in it.
+std::size_t cache_bytes(const Workplace& place) {
+    if (place.device)
+        return std::max(least_cache_bytes, static_cast<std::size_t>(std::max(place.device->facts().l2_bytes, 0)));
+    const long last_level = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return std::clamp(static_cast<std::size_t>(std::max(last_level, 0L)), least_cache_bytes, most_cpu_cache_bytes);
+}
+
+void require_key(const Kernel& kernel) {
+    if (!kernel.key.empty()) return;
+    throw Failure(ErrorKind::value,
+                  {.what = concat(kernel.name, ": cannot be tuned: it is not declared what its calls are told apart by"),
+                   .fix = "write `@gm.kernel(configs=[...], key=[\"n\"], ...)`, then rebuild"});
+}
+
+Workplace workplace_of(Bound& bound) {
+    if (bound.arguments().device.kind == DeviceKind::cpu) return {nullptr, nullptr};
+    cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    const Workplace place{&device, bound.stream()};
+    const cuda::ContextScope scope(device);
+    int is_capturing = 0;
+    device.api().cuStreamIsCapturing(place.stream, &is_capturing);
+    if (is_capturing)
+        throw Failure(ErrorKind::runtime, {.what = concat(bound.index().kernel.name, ": cannot be tuned in a capture"),
+                                           .fix = "tune before the stream is captured"});
+    for (const ArrayArgument& array : bound.arrays())
+        if (array.producer_stream()) order_after(device.api(), place.stream, *array.producer_stream());
+    return place;
+}
+
+class Event {
+public:
+    explicit Event(const cuda::Api& api) : api_(api) {
+        cuda::check(api, api.cuEventCreate(&event_, event_with_timing), "making an event");
+    }
+    ~Event() { api_.cuEventDestroy(event_); }
+    Event(const Event&) = delete;
+
+    void record(cuda::Stream stream) const { cuda::check(api_, api_.cuEventRecord(event_, stream), "recording an event"); }
+    // Waits for both.
+    double microseconds_to(const Event& end) const {
+        float milliseconds = 0;
+        cuda::check(api_, api_.cuEventSynchronize(end.event_), "waiting for what is tuned");
+        cuda::check(api_, api_.cuEventElapsedTime(&milliseconds, event_, end.event_), "timing a call");
+        return 1000.0 * static_cast<double>(milliseconds);
+    }
+
+private:
+    const cuda::Api& api_;
+    cuda::Event event_ = nullptr;
+};
+
+}  // namespace
+
+// What a candidate needs to be run; `plan` points into itself.
+struct Trial::Ready {
+    EntryPlace place;
+    Plan plan;
+    cuda::LoadedKernel code;
+    std::optional<CallMaps> maps;
+};
+
+Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
+    : positional_(arguments),
+      named_(named),
+      packed_(arguments.ptr(), named.ptr()),
+      kernel_(dispatcher.kernel()),
+      bound_(dispatcher.callable(), packed_.arguments()),
+      circumstances_(circumstances_of(dispatcher.index(), bound_.arguments())),
+      place_(workplace_of(bound_)) {
+    require_key(kernel_);
+    circumstances_.tuned_device = no_tuned_device;
+    const KernelIndex& index = dispatcher.index();
+    const Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
+    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
+    if (has_empty_outputs(index, bound_.arguments()))
+        throw Failure(ErrorKind::value, {.what = concat(kernel_.name, ": there is nothing to tune: the arrays are empty"),
+                                         .fix = "pass arrays of the sizes that you will call it with"});
+    candidates_ = alternatives(index, bound_.arguments(), circumstances_, choice);
+    ready_.resize(candidates_.size());
+    const nb::gil_scoped_release released;
+    copies_ = std::make_unique<ArrayCopies>(index, bound_.arguments(), place_);
+    other_data_ = std::make_unique<Buffer>(place_, 2 * cache_bytes(place_));
+    place_.wait();
+}
+
+Trial::~Trial() = default;
+
+nb::dict Trial::place() const {
+    const DeviceIdentity identity = identity_of(bound_.arguments().device);
+    nb::dict result;
+    result["device"] = identity.name;
+    result["architecture"] = identity.architecture;
+    result["units"] = identity.units;
+    return result;
+}
+
+nb::list Trial::key_names() const {
+    nb::list names;
+    for (const char* name : kernel_.key_names) names.append(nb::str(name));
+    return names;
+}
+
+nb::list Trial::key() const {
+    const KeyValues values = key_values(kernel_, bound_.arguments());
+    nb::list numbers;
+    for (std::size_t i = 0; i < kernel_.key.size(); ++i) numbers.append(nb::int_(values[i]));
+    return numbers;
+}
+
+nb::dict Trial::constants() const {
+    nb::dict result;
+    const Specialisation& row = *candidates_.front().specialisation;
+    for (std::size_t i = 0; i < kernel_.constants.size(); ++i)
+        if (bound_.arguments().constants.has(i)) result[kernel_.constants[i]] = constant_object(row.constants[i]);
+    return result;
+}
+
+nb::list Trial::dtypes() const {
+    nb::list names;
+    for (const Dtype dtype : candidates_.front().specialisation->dtypes) names.append(nb::str(dtype_name(dtype).data()));
+    return names;
+}
+
+nb::list Trial::candidates() const {
+    nb::list found;
+    for (const Choice& choice : candidates_)
+        found.append(nb::make_tuple(choice.specialisation->id, variant_names[static_cast<std::size_t>(choice.variant)]));
+    return found;
+}
+
+Trial::Ready& Trial::ready(std::size_t candidate) {
+    std::unique_ptr<Ready>& kept = ready_.at(candidate);
+    if (kept) return *kept;
+    const Choice& choice = candidates_[candidate];
+    const Arguments& arguments = copies_->arguments();
+    auto made = std::make_unique<Ready>(Ready{{kernel_, *choice.specialisation, choice.variant}, {}, {}, {}});
+    made->plan.specialisation = choice.specialisation;
+    made->plan.variant = choice.variant;
+    complete_plan(bound_.index(), arguments, circumstances_.sm_count, nullptr, made->plan);
+    if (place_.device) {
+        made->code = ready_kernel(made->place, *place_.device);
+        check_launch_limits(kernel_, made->plan, *made->code.geometry);
+        made->maps.emplace(made->place, made->code.geometry->maps, arguments, *place_.device);
+        void** pointer = made->plan.pointers.data() + kernel_.parameters.size();
+        for (MadeMap& map : made->maps->made()) *pointer++ = &map.encoded;
+    }
+    kept = std::move(made);
+    return *kept;
+}
+
+void Trial::run(Ready& ready) const {
+    if (!place_.device) {
+        const HostWork work{host_function(ready.place), ready.plan.block.data(), ready.plan.grid};
+        return run_large(work, run_small(work));
+    }
+    cuda::GpuDevice& device = *place_.device;
+    const int version = device.api().resolver.driver_version();
+    Launch made{ready.place, ready.place.index(), config_of(ready.plan, *ready.code.geometry, version),
+                ready.plan.pointers.data()};
+    made.config.stream = place_.stream;
+    launch(made, device, ready.code);
+}
+
+double Trial::check(std::size_t candidate) {
+    Ready& ready = this->ready(candidate);
+    const nb::gil_scoped_release released;
+    copies_->reset();
+    run(ready);
+    const auto outputs = copies_->outputs();
+    if (candidate != 0) return copies_->distance(expected_, outputs);
+    expected_ = outputs;
+    return 0;
+}
+
+double Trial::time(std::size_t candidate, bool is_warm) {
+    Ready& ready = this->ready(candidate);
+    const nb::gil_scoped_release released;
+    copies_->restore();
+    other_data_->fill(0);
+    if (is_warm) run(ready);
+    return place_.device ? time_on_cuda(ready) : time_on_host(ready);
+}
+
+double Trial::time_on_host(Ready& ready) const {
+    using Clock = std::chrono::steady_clock;
+    const auto begun = Clock::now();
+    run(ready);
+    return std::chrono::duration<double, std::micro>(Clock::now() - begun).count();
+}
+
+// The device is busy with other data while the call is put into its queue, so that the time is the device's.
+double Trial::time_on_cuda(Ready& ready) const {
+    const cuda::ContextScope scope(*place_.device);
+    const Event begin(place_.device->api()), end(place_.device->api());
+    begin.record(place_.stream);
+    run(ready);
+    end.record(place_.stream);
+    return begin.microseconds_to(end);
+}
+
+}  // namespace gristmill

@@ -39,6 +39,7 @@ def make_parser() -> argparse.ArgumentParser:
     _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
     info = _add_report(commands, "info", show_info, "show which images a wheel holds, and what their code takes")
     info.add_argument("--kernel", help="show every entry of this kernel")
+    _add_tune(commands)
     _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
     _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
     return parser
@@ -103,6 +104,23 @@ def _add_port(commands: argparse._SubParsersAction) -> None:
     parser = _add(commands, "port", port, "write declarations for the Triton kernels of a file")
     parser.add_argument("file", type=Path, metavar="FILE", help="a file of kernels under `triton.jit`")
     parser.add_argument("--write", action="store_true", help="add them to the file, and change its imports of Triton")
+
+
+def _add_tune(commands: argparse._SubParsersAction) -> None:
+    summary = "measure every configuration of a kernel on this device, and write a tuned table"
+    parser = _add_report(commands, "tune", tune, summary)
+    parser.add_argument("--kernel", required=True, help="name of the kernel")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--case", action="append", default=[], help="a declared case, by name or use; default: bench")
+    what.add_argument(
+        "--shape", action="append", default=[], metavar="CALL", help='as in "x=f32[1000,4096] y=f32[1000,4096] eps=1e-5"'
+    )
+    parser.add_argument("--dtype", action="append", default=[], help="of the cases, as in f16; default: all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a device")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="tuned table to write to, or to add to")
+    parser.add_argument("--warm", action="store_true", help="calls find their arrays in the cache")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each call; default: 5")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
 
 
 def run_build(options: argparse.Namespace) -> None:
@@ -219,6 +237,13 @@ def run_doctor(options: argparse.Namespace) -> int:
     checks = _kernels_of(options.module).doctor()
     print(doctor_text(checks))
     return int(any(status == "error" for _, status, _ in checks))
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Run `gristmill tune`; return 1 if a call could not be tuned."""
+    from gristmill.runtime.tuning_run import run
+
+    return run(options, _kernels_of(options.module))
 
 
 def run_demo(options: argparse.Namespace) -> int | None:

@@ -95,11 +95,11 @@ Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
     require_key(kernel_);
     circumstances_.tuned_device = no_tuned_device;
     const KernelIndex& index = dispatcher.index();
-    const Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
-    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
     if (has_empty_outputs(index, bound_.arguments()))
         throw Failure(ErrorKind::value, {.what = concat(kernel_.name, ": there is nothing to tune: the arrays are empty"),
                                          .fix = "pass arrays of the sizes that you will call it with"});
+    const Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
+    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
     candidates_ = alternatives(index, bound_.arguments(), circumstances_, choice);
     ready_.resize(candidates_.size());
     const nb::gil_scoped_release released;

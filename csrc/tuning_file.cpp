@@ -51,6 +51,13 @@ nb::dict read_file(nb::handle path) {
     }
 }
 
+nb::dict dict_of(nb::handle item) {
+    if (nb::isinstance<nb::dict>(item)) return nb::borrow<nb::dict>(item);
+    throw Failure(ErrorKind::value, {.what = "tuned table: there is something else than tables and rows",
+                                     .found = nb::repr(item).c_str(),
+                                     .fix = fix_file});
+}
+
 // One `[[table]]`: the rows of a kernel on a device.
 class Table {
 public:
@@ -64,7 +71,7 @@ public:
                                                 field<std::int64_t>(content_, "units")});
         std::size_t taken = 0;
         for (nb::handle row : field<nb::list>(content_, "rows")) {
-            auto loaded = read(device, nb::cast<nb::dict>(row));
+            auto loaded = read(device, dict_of(row));
             if (!loaded) continue;
             dispatcher_.index().tuned().add(std::move(*loaded));
             ++taken;
@@ -167,9 +174,7 @@ std::size_t load_tuning(nb::handle source, const Kernel* only) {
     const nb::dict content = nb::isinstance<nb::dict>(source) ? nb::borrow<nb::dict>(source) : read_file(source);
     std::size_t taken = 0;
     for (nb::handle item : field<nb::list>(content, "table")) {
-        if (!nb::isinstance<nb::dict>(item))
-            throw Failure(ErrorKind::value, {.what = "tuned table: `table` is no list of tables", .fix = fix_file});
-        const auto table = nb::borrow<nb::dict>(item);
+        const nb::dict table = dict_of(item);
         const auto name = field<std::string>(table, "kernel");
         for (std::size_t i = 0; i < tables.kernels.size(); ++i)
             if (name == tables.kernels[i].name && (!only || only == &tables.kernels[i]))

@@ -327,7 +327,7 @@ def test_lines_show_progress_elsewhere(capsys):
 def test_what_was_tuned_is_readable(native):
     tuned = measure(native.twice.trial(*pair(3900)), ONCE)
     lines = str(tuned).splitlines()
-    assert lines[0].startswith("twice f32, n=3900, n % 2=0 on ")
+    assert lines[0].startswith("twice f32, n=3900, (n % 2)=0 on ")
     assert lines[1].split()[:2] == [FAST, "a32"]
     assert lines[1].endswith("taken")
     assert lines[2].endswith("(the formula's choice)")

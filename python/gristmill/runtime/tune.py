@@ -132,10 +132,14 @@ def _row(trial: Any, best: Measured, formula: Measured) -> Row:
 
 
 def title_of(row: Row) -> str:
-    """Return the calls of a row in words: "matmul f16, m=4096, n=4096 on NVIDIA H200"."""
-    key = (f"{name}={value}" for name, value in zip(row.names, row.key, strict=True))
+    """Return the calls of a row in words: "matmul f16, m=4096, (b_column == 1)=0 on NVIDIA H200"."""
+    key = (f"{_shown(name)}={value}" for name, value in zip(row.names, row.key, strict=True))
     constants = (f"{name}={value}" for name, value in row.constants)
     return f"{row.kernel} {'/'.join(row.dtypes)}, {', '.join([*key, *constants])} on {row.place.device}"
+
+
+def _shown(name: str) -> str:
+    return name if name.isidentifier() else f"({name})"
 
 
 def _line(row: Measured, tuned: Tuned) -> str:

@@ -42,7 +42,12 @@ PRODUCTS = [
 
 
 def test_each_dtype_and_layout_has_a_panel():
-    assert [p.title for p in plot.panels_of(PRODUCTS)] == ["matmul f16", "matmul f16 b.T", "matmul bf16", "matmul bf16 b.T"]
+    assert [p.title for p in plot.panels_of(PRODUCTS)] == [
+        "matmul f16",
+        "matmul f16 b.T",
+        "matmul bf16",
+        "matmul bf16 b.T",
+    ]
     assert {p.unit for p in plot.panels_of(PRODUCTS)} == {"TFLOP/s"}
 
 

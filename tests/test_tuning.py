@@ -17,12 +17,12 @@ from gristmill.build.settings import Settings
 from gristmill.build.tuned import TunedRow, read_tables
 from gristmill.declare import Kernel, load_kernels
 from gristmill.errors import GristmillError
-from gristmill.tuning import Place, Row, content_of, merge, read, save, text_of
+from gristmill.tuning import Row, TunedDevice, content_of, merge, read, save, text_of
 
 CXX = shutil.which("c++") or shutil.which("g++")
 PACKAGE = Path(gristmill.__file__).parent
 LAUNCHER = next(path for path in (PACKAGE / "csrc", PACKAGE.parent.parent / "csrc") if path.exists())
-H200, A100 = Place("NVIDIA H200", "sm_90", 132), Place("NVIDIA A100-SXM4-80GB", "sm_80", 108)
+H200, A100 = TunedDevice("NVIDIA H200", "sm_90", 132), TunedDevice("NVIDIA A100-SXM4-80GB", "sm_80", 108)
 KERNELS = """\
 import gristmill as gm
 
@@ -69,8 +69,18 @@ int main() {
 """
 
 
+docs = pytest.mark.skipif(not (PACKAGE.parent.parent / "docs").exists(), reason="needs a checkout")
+
+
 def row(n=1024, take="twice__f32__64__false__w2", place=H200, **more) -> Row:
-    usual = {"dtypes": ("f32",), "constants": (), "key": (n, n % 16 == 0), "variant": "a32", "us": 2.5, "formula_us": 3.0}
+    usual = {
+        "dtypes": ("f32",),
+        "constants": (),
+        "key": (n, n % 16 == 0),
+        "variant": "a32",
+        "us": 2.5,
+        "formula_us": 3.0,
+    }
     usual["key"] = (n, int(n % 16 == 0))
     return Row("twice", place, ("n", "n % 16 == 0"), **{**usual, "take": take, **more})
 
@@ -91,7 +101,7 @@ def kernels(project) -> list[Kernel]:
 
 
 def test_what_is_written_is_read_again(tmp_path):
-    odd = Place('A "GPU" \\ with\tmarks é', "sm_90", 1)
+    odd = TunedDevice('A "GPU" \\ with\tmarks é', "sm_90", 1)
     rows = [row(), row(constants=(("FLIP", True),), variant="g64"), row(place=odd, us=0.125), row(key=(-(2**63), 1))]
     save(tmp_path / "a folder" / "t.toml", rows)
     assert sorted(read(tmp_path / "a folder" / "t.toml"), key=repr) == sorted(rows, key=repr)
@@ -101,7 +111,10 @@ def test_a_file_is_sorted_and_has_a_line_for_each_row(tmp_path):
     rows = [row(64), row(16), row(32, place=A100), row(16, dtypes=("f16",), take="twice__f16__64__false__w2")]
     save(tmp_path / "t.toml", rows)
     lines = (tmp_path / "t.toml").read_text().splitlines()
-    assert [line for line in lines if line.startswith("device")] == [f'device = "{A100.device}"', f'device = "{H200.device}"']
+    assert [line for line in lines if line.startswith("device")] == [
+        f'device = "{A100.device}"',
+        f'device = "{H200.device}"',
+    ]
     found = [re.search(r'dtypes = \["(\w+)"\], key = \[(\d+)', line) for line in lines]
     assert [m.groups() for m in found if m] == [("f32", "32"), ("f16", "16"), ("f32", "16"), ("f32", "64")]
     save(tmp_path / "t.toml", list(reversed(rows)))
@@ -133,7 +146,7 @@ def test_rows_of_another_key_of_the_kernel_go():
 )
 def test_a_file_that_is_no_table_is_named(tmp_path, text, message):
     (tmp_path / "t.toml").write_text(text)
-    with pytest.raises(GristmillError, match=f"(?s)t.toml` is no tuned table.*fix: ") as caught:
+    with pytest.raises(GristmillError, match=r"(?s)t\.toml` is no tuned table.*fix: ") as caught:
         read(tmp_path / "t.toml")
     assert message in str(caught.value)
 
@@ -150,6 +163,19 @@ def test_the_content_is_what_the_file_holds(tmp_path):
     assert tomllib.loads((tmp_path / "t.toml").read_text()) == content_of([row()])
 
 
+@docs
+def test_the_page_about_tuning_shows_a_kernel_and_its_table(tmp_path):
+    page = (PACKAGE.parent.parent / "docs" / "tuning.md").read_text()
+    (source,) = re.findall(r"```python\n(# kernels/scale\.py\n.*?)```", page, re.S)
+    (table,) = re.findall(r"```toml\n(.*?)```", page, re.S)
+    (tmp_path / "scale.py").write_text(source)
+    (tmp_path / "t.toml").write_text(table)
+    assert text_of(read(tmp_path / "t.toml")).endswith(table)
+    tables = read_tables([tmp_path / "t.toml"], load_kernels(tmp_path / "scale.py", tmp_path))
+    assert tables.warnings == []
+    assert [r.key for r in tables.rows["scale"]] == [(1_000_000,)]
+
+
 # ---- the build -----------------------------------------------------------------------------------------------------
 
 
@@ -163,7 +189,11 @@ def test_rows_become_indices_in_order_of_device_and_key(tmp_path, kernels):
     tables = tables_of(tmp_path, kernels, row(64), row(32, place=A100, variant="g32"), flipped)
     assert tables.warnings == []
     assert tables.devices == (A100, H200)
-    assert tables.rows["twice"] == (TunedRow(0, (32, 1), 2, 1, 0), TunedRow(1, (16, 1), 1, 0, 2), TunedRow(1, (64, 1), 2, 0, 0))
+    assert tables.rows["twice"] == (
+        TunedRow(0, (32, 1), 2, 1, 0),
+        TunedRow(1, (16, 1), 1, 0, 2),
+        TunedRow(1, (64, 1), 2, 0, 0),
+    )
     assert tables.rows["once"] == ()
 
 

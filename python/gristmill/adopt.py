@@ -61,9 +61,9 @@ def specialise(
     `signature` gives each array and scalar a type: `gm.ptr[D]`, `gm.i32`, `gm.shape["x", -1]`, or Triton's "*bf16",
     "i32". An index type under a name that the function does not have is there for `grid` and `pick` to read.
     `constants` lists the values of the others; a dtype, a dtype variable or None is given as it is. Constants that have
-    a default need none. `configs` and `key` are by default those of `triton.autotune`; what `triton.heuristics` computes is
-    computed here. The other arguments are those of `gm.kernel`. At a call arrays and scalars come first, in the
-    function's order, then what follows from them.
+    a default need none. `configs` and `key` are by default those of `triton.autotune`; what `triton.heuristics`
+    computes is computed here. The other arguments are those of `gm.kernel`. At a call arrays and scalars come first, in
+    the function's order, then what follows from them.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     jitted = unwrap(kernel)

@@ -113,7 +113,11 @@ def _add_tune(commands: argparse._SubParsersAction) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--case", action="append", default=[], help="a declared case, by name or use; default: bench")
     what.add_argument(
-        "--shape", action="append", default=[], metavar="CALL", help='as in "x=f32[1000,4096] y=f32[1000,4096] eps=1e-5"'
+        "--shape",
+        action="append",
+        default=[],
+        metavar="CALL",
+        help='as in "x=f32[1000,4096] y=f32[1000,4096] eps=1e-5"',
     )
     parser.add_argument("--dtype", action="append", default=[], help="of the cases, as in f16; default: all")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a device")

@@ -1,4 +1,4 @@
-"""Calls the decorator's functions: `grid=`, `pick=` and `prefer=` with symbols, `where=` and `num_warps=` with values."""
+"""Calls the decorator's functions: `grid=`, `pick=`, `prefer=` with symbols, `where=` and `num_warps=` with values."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ Constant = bool | int | float | str
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class TunedDevice:
     """A device by its name; `architecture` is "sm_90" or "x86-64-v3", `units` counts multiprocessors or threads."""
 
     device: str
@@ -38,7 +38,7 @@ class Row:
     """
 
     kernel: str
-    place: Place
+    place: TunedDevice
     names: tuple[str, ...]
     dtypes: tuple[str, ...]
     constants: tuple[tuple[str, Constant], ...]
@@ -105,7 +105,7 @@ def text_of(rows: Sequence[Row]) -> str:
 
 
 def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
-    place = Place(_text(table["device"]), _text(table["architecture"]), int(table["units"]))
+    place = TunedDevice(_text(table["device"]), _text(table["architecture"]), int(table["units"]))
     names = tuple(map(_text, table["key"]))
     for row in table["rows"]:
         key = tuple(int(value) for value in row["key"])
@@ -116,7 +116,9 @@ def _rows(table: Mapping[str, Any]) -> Iterable[Row]:
         constants = tuple(sorted(row.get("constants", {}).items()))
         times = (float(row.get("us", 0)), float(row.get("formula_us", 0)))
         dtypes = tuple(map(_text, row["dtypes"]))
-        yield Row(_text(table["kernel"]), place, names, dtypes, constants, key, row["variant"], _text(row["take"]), *times)
+        yield Row(
+            _text(table["kernel"]), place, names, dtypes, constants, key, row["variant"], _text(row["take"]), *times
+        )
 
 
 def _text(value: object) -> str:

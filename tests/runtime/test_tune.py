@@ -113,7 +113,7 @@ def test_results_are_compared_as_numbers(native):
 
 def test_calls_that_cannot_be_tuned_say_why(native):
     x, y = pair(3700)
-    with pytest.raises(ValueError, match=r'(?s)scale: cannot be tuned.*fix: write `@gm.kernel\(configs=.*key='):
+    with pytest.raises(ValueError, match=r"(?s)scale: cannot be tuned.*fix: write `@gm.kernel\(configs=.*key="):
         native.scale.trial(x, y)
     with pytest.raises(ValueError, match="twice: there is nothing to tune: the arrays are empty"):
         native.twice.trial(x[:0], y[:0])
@@ -135,10 +135,9 @@ def test_tuning_without_the_package_says_what_to_install(native, monkeypatch):
 class Trial:
     """Gives times out of a list for each candidate."""
 
-    kernel, key_names, key, constants, dtypes = "k", ["n"], [5], {}, ["f32"]
-    place = {"device": "d", "architecture": "sm_90", "units": 1}
-
     def __init__(self, times, broken=()):
+        self.kernel, self.key_names, self.key, self.constants, self.dtypes = "k", ["n"], [5], {}, ["f32"]
+        self.place = {"device": "d", "architecture": "sm_90", "units": 1}
         self.times, self.broken, self.order = times, broken, []
         self.candidates = [(f"c{i}", "a32") for i in range(len(times))]
 

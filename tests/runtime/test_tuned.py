@@ -28,7 +28,8 @@ def text(content):
     """The file of a table."""
     (head,) = content["table"]
     rows = ",\n".join(
-        f'{{ dtypes = ["f32"], key = {r["key"]}, variant = "{r["variant"]}", take = "{r["take"]}" }}' for r in head["rows"]
+        f'{{ dtypes = ["f32"], key = {r["key"]}, variant = "{r["variant"]}", take = "{r["take"]}" }}'
+        for r in head["rows"]
     )
     return f"""[[table]]
 kernel = "{head["kernel"]}"
@@ -182,7 +183,9 @@ def test_a_missing_table_in_the_environment_is_a_warning(run_python, tmp_path):
     script = "import sys, subprocess\n"
     script += "code = 'import fixture_native; print(len(fixture_native.__all__))'\n"
     script += "done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)\n"
-    script += "print(done.returncode, 'GRISTMILL_TUNING: `/nowhere.toml` is not used' in done.stderr, 'fix: ' in done.stderr)"
+    script += (
+        "print(done.returncode, 'GRISTMILL_TUNING: `/nowhere.toml` is not used' in done.stderr, 'fix: ' in done.stderr)"
+    )
     assert run_python(script, GRISTMILL_TUNING="/nowhere.toml").strip() == "0 True True"
 
 

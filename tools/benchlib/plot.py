@@ -80,7 +80,9 @@ def _panel(key: list[str], rows: Sequence[Result]) -> Panel:
     for line in lines.values():
         line.regular.sort()
     title = " ".join(filter(None, [kernel, dtype, layout, "on the CPU" if device == "cpu" else ""]))
-    size = "M = N = K; hollow: cube root of M N K" if is_arithmetic else "columns; hollow: no multiple of 64"
+    size = (
+        "M = N = K; hollow: cube root of M N K" if is_arithmetic else "columns, or elements; hollow: no multiple of 64"
+    )
     return Panel(title, size, "TFLOP/s" if is_arithmetic else "GB/s", list(lines.values()))
 
 

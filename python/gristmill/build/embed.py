@@ -16,7 +16,7 @@ from gristmill.build.ptxas import Usage
 from gristmill.build.tuned import TunedRow
 from gristmill.dtypes import i64
 from gristmill.errors import BuildError
-from gristmill.tuning import Place
+from gristmill.tuning import TunedDevice
 
 ALIGNMENT = 8
 # The least header that Python's lzma reads back without being told the filters; a checksum for damage.
@@ -110,8 +110,8 @@ class TablesWriter:
 
     def _definitions(self) -> list[str]:
         numbers = (self._code, self._codes, self._small, self._maps, self._geometry, self._usage)
-        order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
-        order = (*order, self._tuned)
+        texts = (self._dtypes, self._values, self._names)
+        order = (*numbers, *texts, self._host, self._parameters, self._specialisations, self._tuned)
         return [line for spans in order for line in spans.definitions()]
 
     def _tables(self, has_kernels: bool, has_images: bool, has_levels: bool) -> str:
@@ -280,7 +280,7 @@ def _image(row: ImageRow, place: Place) -> str:
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
 
 
-def _tuned_device(place: Place) -> str:
+def _tuned_device(place: TunedDevice) -> str:
     return f"{{{quote(place.device)},{quote(place.architecture)},{place.units}}}"
 
 

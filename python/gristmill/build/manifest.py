@@ -17,7 +17,7 @@ from gristmill.compiler.targets import find_target
 from gristmill.dtypes import Dtype
 from gristmill.errors import BuildError
 from gristmill.specialisation import VARIANTS, Variant
-from gristmill.tuning import Place
+from gristmill.tuning import TunedDevice
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation
@@ -132,7 +132,7 @@ class KernelRow:
 
 @dataclass
 class Manifest:
-    """Everything that `embed` writes; `objects` are host object files by symbol, `tuned_devices` those of tuned rows."""
+    """Everything that `embed` writes; `objects` are host object files by symbol."""
 
     package: str
     version: str
@@ -140,7 +140,7 @@ class Manifest:
     kernels: list[KernelRow] = field(default_factory=list)
     images: list[ImageRow] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
-    tuned_devices: tuple[Place, ...] = ()
+    tuned_devices: tuple[TunedDevice, ...] = ()
 
 
 def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequence[str]) -> dict[str, list[Code]]:
@@ -160,9 +160,7 @@ def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequenc
 class ManifestBuilder:
     """Adds kernels one by one; equal images are stored once."""
 
-    def __init__(
-        self, settings: Settings, kernels: Sequence[Kernel], codes: Codes, tuned: TunedTables | None = None
-    ):
+    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes, tuned: TunedTables | None = None):
         self._settings = settings
         self._kernels = kernels
         self._codes = codes

@@ -162,7 +162,9 @@ def write_type_stub(settings: Settings, kernels: Sequence[Kernel]) -> None:
 def write_depfile(settings: Settings, path: Path) -> None:
     """List every file that the outputs depend on, as make and Ninja read it."""
     sources = {file for source in settings.sources for file in source_closure(source)}
-    inputs = sorted({*sources, *settings.tuning, *generator_files(), *([settings.ptxas.path] if settings.ptxas else [])})
+    inputs = sorted(
+        {*sources, *settings.tuning, *generator_files(), *([settings.ptxas.path] if settings.ptxas else [])}
+    )
     rule = " \\\n  ".join(_escape(file) for file in inputs)
     write_if_changed(path, f"{_escape(settings.out / 'tables.cpp')}: \\\n  {rule}\n".encode())
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gristmill.specialisation import VARIANTS
-from gristmill.tuning import Place, Row, merge, read
+from gristmill.tuning import Row, TunedDevice, merge, read
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Specialisation
@@ -32,7 +32,7 @@ class TunedTables:
     """The rows by kernel, the devices that they name, and what is wrong with those that were left out."""
 
     rows: dict[str, tuple[TunedRow, ...]] = field(default_factory=dict)
-    devices: tuple[Place, ...] = ()
+    devices: tuple[TunedDevice, ...] = ()
     warnings: list[str] = field(default_factory=list)
 
 
@@ -58,7 +58,9 @@ def _problem(row: Row, kernels: dict[str, Kernel], path: Path) -> str:
     kernel = kernels.get(row.kernel)
     again = AGAIN.format(row.kernel, path.name)
     if kernel is None:
-        return f"{path.name}: there is no kernel `{row.kernel}`, and its tuned rows are left out\n  fix: remove its table"
+        return (
+            f"{path.name}: there is no kernel `{row.kernel}`, and its tuned rows are left out\n  fix: remove its table"
+        )
     names = [name for name, _ in kernel.key]
     if list(row.names) != names:
         return f"{path.name}: `{row.kernel}` was tuned for the key {list(row.names)}, and has {names}\n  fix: {again}"
@@ -81,7 +83,7 @@ def _has(specialisation: Specialisation, constants: Iterable[tuple[str, object]]
     return all(name in values and repr(values[name]) == repr(value) for name, value in constants)
 
 
-def _indices(row: Row, kernel: Kernel, devices: Sequence[Place]) -> TunedRow:
+def _indices(row: Row, kernel: Kernel, devices: Sequence[TunedDevice]) -> TunedRow:
     specialisation = [s.id for s in kernel.specialisations()].index(row.take)
     variant = [variant.name for variant in VARIANTS].index(row.variant)
     named = sum(1 << kernel.constant_names.index(name) for name, _ in row.constants)

@@ -1,4 +1,4 @@
-"""Calls to tune: from the cases that a kernel's file declares, or from a text such as "x=f32[1000,4096] y=f32[1000]"."""
+"""Calls to tune: from the cases that a kernel's file declares, or from a text such as "x=f32[8,4096] y=f32[8]"."""
 
 from __future__ import annotations
 
@@ -111,4 +111,3 @@ def put(device: Any, arguments: dict[str, Any]) -> dict[str, Any]:
 def _put(device: Any, array: Any) -> Any:
     is_turned = array.ndim == 2 and not array.flags.c_contiguous
     return device.put(array.T).T if is_turned else device.put(array)
-

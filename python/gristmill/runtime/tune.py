@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gristmill.errors import GristmillError
-from gristmill.tuning import Place, Row, content_of, save
+from gristmill.tuning import Row, TunedDevice, content_of, save
 
 Tick = Callable[[int, int], None]  # samples taken so far, and in all
 
@@ -20,9 +20,10 @@ NOISE = 0.01  # the share by which another one must be faster than the formula's
 
 @dataclass(frozen=True)
 class Effort:
-    """At most `rounds` rounds and about `seconds`; who is `hopeless` times slower than the fastest is left after `first`.
+    """At most `rounds` rounds and about `seconds`.
 
-    `is_warm`: calls find their arrays in the cache, as far as they fit.
+    Who is `hopeless` times slower than the fastest is left after the `first` ones. `is_warm`: calls find their arrays
+    in the cache, as far as they fit.
     """
 
     rounds: int = 60
@@ -127,7 +128,7 @@ def _measured(trial: Any, candidate: int, times: Sequence[float], note: str) -> 
 def _row(trial: Any, best: Measured, formula: Measured) -> Row:
     constants = tuple(sorted(trial.constants.items()))
     times = (round(best.us or 0.0, 3), round(formula.us or 0.0, 3))
-    head = (trial.kernel, Place(**trial.place), tuple(trial.key_names), tuple(trial.dtypes), constants)
+    head = (trial.kernel, TunedDevice(**trial.place), tuple(trial.key_names), tuple(trial.dtypes), constants)
     return Row(*head, tuple(trial.key), best.variant, best.id, *times)
 
 

@@ -132,7 +132,7 @@ NB_MODULE(GRISTMILL_MODULE, m) {
           "Load every kernel for a CUDA device (None: the current one), so that no later call waits for the GPU.");
     m.def(
         "load_tuning", [](nb::handle table) { return load_tuning(table, nullptr); }, "table"_a,
-        "Take the rows of a tuned table, a file or its content, that are of these kernels; returns how many there are.");
+        "Take these kernels' rows of a tuned table, a file or its content; returns how many there are.");
     add_kernels(m);
     load_tuning_from_environment();
 }

@@ -19,9 +19,9 @@ constexpr unsigned char poison = 0xFF;
 std::uintptr_t address_of(const std::byte* data) { return reinterpret_cast<std::uintptr_t>(data); }
 
 [[noreturn]] void fail_memory(std::size_t bytes) {
-    throw Failure(ErrorKind::runtime, {.what = concat("tuning works on copies, and there is no memory for ", bytes,
-                                                      " bytes more"),
-                                       .fix = "free memory (torch.cuda.empty_cache()), or tune smaller arrays"});
+    throw Failure(ErrorKind::runtime,
+                  {.what = concat("tuning works on copies, and there is no memory for ", bytes, " bytes more"),
+                   .fix = "free memory (torch.cuda.empty_cache()), or tune smaller arrays"});
 }
 
 // Of ||a - b|| / ||a||: sums of other tiles are rounded elsewhere.
@@ -38,8 +38,7 @@ double allowed_distance(Dtype dtype) {
 // Sums of squares of a and of a - b; false where they cannot be compared.
 bool add_squares(Dtype dtype, const std::byte* a, const std::byte* b, double& size, double& apart) {
     const double one = load_real(dtype, a), other = load_real(dtype, b);
-    if (!std::isfinite(one) || !std::isfinite(other))
-        return (std::isnan(one) && std::isnan(other)) || one == other;
+    if (!std::isfinite(one) || !std::isfinite(other)) return (std::isnan(one) && std::isnan(other)) || one == other;
     size += one * one;
     apart += (one - other) * (one - other);
     return true;

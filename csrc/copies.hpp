@@ -58,8 +58,8 @@ public:
     void restore() const;
     // The bytes of each array that is written; waits.
     std::vector<std::vector<std::byte>> outputs() const;
-    // The largest ||a - b|| / ||a|| of the outputs, as a share of what rounding and summing in another order may make of
-    // it; infinite where only one is NaN or infinite, or integers differ.
+    // The largest ||a - b|| / ||a|| of the outputs, as a share of what rounding and summing in another order may make
+    // of it; infinite where only one is NaN or infinite, or integers differ.
     double distance(std::span<const std::vector<std::byte>> a, std::span<const std::vector<std::byte>> b) const;
 
 private:

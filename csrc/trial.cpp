@@ -32,9 +32,21 @@ std::size_t cache_bytes(const Workplace& place) {
 
 void require_key(const Kernel& kernel) {
     if (!kernel.key.empty()) return;
-    throw Failure(ErrorKind::value,
-                  {.what = concat(kernel.name, ": cannot be tuned: it is not declared what its calls are told apart by"),
-                   .fix = "write `@gm.kernel(configs=[...], key=[\"n\"], ...)`, then rebuild"});
+    throw Failure(
+        ErrorKind::value,
+        {.what = concat(kernel.name, ": cannot be tuned: it is not declared what its calls are told apart by"),
+         .fix = "write `@gm.kernel(configs=[...], key=[\"n\"], ...)`, then rebuild"});
+}
+
+[[noreturn]] void fail_empty(const Kernel& kernel) {
+    throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": there is nothing to tune: the arrays are empty"),
+                                     .fix = "pass arrays of the sizes that you will call it with"});
+}
+
+void require_own_grid(Bound& bound) {
+    if (!bound.grid() || bound.grid() == Py_None) return;
+    throw Failure(ErrorKind::value, {.what = concat(bound.index().kernel.name, ": cannot be tuned with a given grid"),
+                                     .fix = "leave `grid=` out: each configuration has its own"});
 }
 
 Workplace workplace_of(Bound& bound) {
@@ -60,7 +72,9 @@ public:
     ~Event() { api_.cuEventDestroy(event_); }
     Event(const Event&) = delete;
 
-    void record(cuda::Stream stream) const { cuda::check(api_, api_.cuEventRecord(event_, stream), "recording an event"); }
+    void record(cuda::Stream stream) const {
+        cuda::check(api_, api_.cuEventRecord(event_, stream), "recording an event");
+    }
     // Waits for both.
     double microseconds_to(const Event& end) const {
         float milliseconds = 0;
@@ -93,11 +107,10 @@ Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
       circumstances_(circumstances_of(dispatcher.index(), bound_.arguments())),
       place_(workplace_of(bound_)) {
     require_key(kernel_);
+    require_own_grid(bound_);
     circumstances_.tuned_device = no_tuned_device;
     const KernelIndex& index = dispatcher.index();
-    if (has_empty_outputs(index, bound_.arguments()))
-        throw Failure(ErrorKind::value, {.what = concat(kernel_.name, ": there is nothing to tune: the arrays are empty"),
-                                         .fix = "pass arrays of the sizes that you will call it with"});
+    if (has_empty_outputs(index, bound_.arguments())) fail_empty(kernel_);
     const Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
     check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
     candidates_ = alternatives(index, bound_.arguments(), circumstances_, choice);
@@ -142,14 +155,16 @@ nb::dict Trial::constants() const {
 
 nb::list Trial::dtypes() const {
     nb::list names;
-    for (const Dtype dtype : candidates_.front().specialisation->dtypes) names.append(nb::str(dtype_name(dtype).data()));
+    for (const Dtype dtype : candidates_.front().specialisation->dtypes)
+        names.append(nb::str(dtype_name(dtype).data()));
     return names;
 }
 
 nb::list Trial::candidates() const {
     nb::list found;
     for (const Choice& choice : candidates_)
-        found.append(nb::make_tuple(choice.specialisation->id, variant_names[static_cast<std::size_t>(choice.variant)]));
+        found.append(
+            nb::make_tuple(choice.specialisation->id, variant_names[static_cast<std::size_t>(choice.variant)]));
     return found;
 }
 
@@ -162,6 +177,7 @@ Trial::Ready& Trial::ready(std::size_t candidate) {
     made->plan.specialisation = choice.specialisation;
     made->plan.variant = choice.variant;
     complete_plan(bound_.index(), arguments, circumstances_.sm_count, nullptr, made->plan);
+    if (made->plan.programs() == 0) fail_empty(kernel_);
     if (place_.device) {
         made->code = ready_kernel(made->place, *place_.device);
         check_launch_limits(kernel_, made->plan, *made->code.geometry);

@@ -26,7 +26,7 @@ public:
     ~Trial();
 
     std::string kernel() const { return kernel_.name; }
-    nanobind::dict place() const;      // device, architecture, units: as in a tuned table
+    nanobind::dict place() const;  // device, architecture, units: as in a tuned table
     nanobind::list key_names() const;
     nanobind::list key() const;
     nanobind::dict constants() const;  // those that the call names

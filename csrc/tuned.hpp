@@ -41,7 +41,8 @@ public:
 
     bool is_empty() const { return kernel_.tuned.empty() && loaded_.empty(); }
 
-    // The first row of this device and key that `takes` accepts, loaded ones before those built in; whether there is one.
+    // The first row of this device and key that `takes` accepts, loaded ones before those built in; whether there is
+    // one.
     template <class Takes>
     bool find(int device, std::span<const std::int64_t> key, Takes takes) const {
         return find_in(std::span<const LoadedRow>(loaded_), device, key, takes) ||

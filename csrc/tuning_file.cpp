@@ -66,9 +66,9 @@ public:
 
     std::size_t load() const {
         if (!has_key()) return 0;
-        const std::uint16_t device = number_of({field<std::string>(content_, "device"),
-                                                field<std::string>(content_, "architecture"),
-                                                field<std::int64_t>(content_, "units")});
+        const std::uint16_t device =
+            number_of({field<std::string>(content_, "device"), field<std::string>(content_, "architecture"),
+                       field<std::int64_t>(content_, "units")});
         std::size_t taken = 0;
         for (nb::handle row : field<nb::list>(content_, "rows")) {
             auto loaded = read(device, dict_of(row));
@@ -95,7 +95,8 @@ private:
 
     std::optional<LoadedRow> read(std::uint16_t device, const nb::dict& row) const {
         const auto id = field<std::string>(row, "take");
-        const auto found = std::ranges::find(kernel_.specialisations, id, [](const auto& s) { return std::string(s.id); });
+        const auto found =
+            std::ranges::find(kernel_.specialisations, id, [](const auto& s) { return std::string(s.id); });
         if (found == kernel_.specialisations.end()) {
             warn({.what = concat(kernel_.name, ": a tuned row takes `", id, "`, which is not built; it is passed over"),
                   .fix = "measure again: python -m gristmill tune; or remove the row"});
@@ -113,9 +114,9 @@ private:
     static Variant variant(const std::string& name) {
         const auto found = std::ranges::find(variant_names, name, [](const char* known) { return std::string(known); });
         if (found != variant_names.end()) return static_cast<Variant>(found - variant_names.begin());
-        throw Failure(ErrorKind::value, {.what = concat("tuned table: `", name, "` is no variant"),
-                                         .supported = "a32, g32, g64",
-                                         .fix = fix_file});
+        throw Failure(
+            ErrorKind::value,
+            {.what = concat("tuned table: `", name, "` is no variant"), .supported = "a32, g32, g64", .fix = fix_file});
     }
 
     // The constants that calls name; a specialisation that has others is not what the row means.
@@ -126,8 +127,7 @@ private:
             const char* text = nb::borrow<nb::str>(name).c_str();
             const int constant = dispatcher_.index().constant(text);
             const auto i = static_cast<std::size_t>(constant);
-            if (constant < 0 ||
-                !is_equal(read_constant(kernel_, text, value.ptr()), specialisation.constants[i]))
+            if (constant < 0 || !is_equal(read_constant(kernel_, text, value.ptr()), specialisation.constants[i]))
                 throw Failure(ErrorKind::value, {.what = concat("tuned table: `", specialisation.id, "` has no ", text,
                                                                 "=", nb::repr(value).c_str()),
                                                  .fix = fix_file});

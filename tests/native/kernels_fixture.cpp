@@ -122,10 +122,18 @@ void twice(Parameters p, std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = begin * tile; i < std::min<std::int64_t>(end * tile, n); ++i) y[i] = factor * x[i];
 }
 
-void twice_slow(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { twice<2, true>(p, begin, end); }
-void twice_fast(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { twice<2, false>(p, begin, end); }
-void twice_wrong(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { twice<3, false>(p, begin, end); }
-void twice_flipped(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) { twice<-2, false>(p, begin, end); }
+void twice_slow(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<2, true>(p, begin, end);
+}
+void twice_fast(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<2, false>(p, begin, end);
+}
+void twice_wrong(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<3, false>(p, begin, end);
+}
+void twice_flipped(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<-2, false>(p, begin, end);
+}
 
 // out[program] = pid0 + 1000 pid1 + 1000000 pid2, `delay_us` after it began.
 void program_ids(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end) {

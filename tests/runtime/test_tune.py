@@ -117,6 +117,8 @@ def test_calls_that_cannot_be_tuned_say_why(native):
         native.scale.trial(x, y)
     with pytest.raises(ValueError, match="twice: there is nothing to tune: the arrays are empty"):
         native.twice.trial(x[:0], y[:0])
+    with pytest.raises(ValueError, match=r"(?s)twice: cannot be tuned with a given grid.*fix: leave `grid=` out"):
+        native.twice.trial(x, y, grid=3)
     with pytest.raises(TypeError, match="twice: needs `y`"):
         native.twice.trial(x)
     with pytest.raises(TypeError, match="wrong dtype"):

@@ -52,6 +52,13 @@ def test_a_row_of_the_table_comes_before_the_formula(native, stub):
     assert [launch.entry for launch in stub.launches] == ["twice_fast_a32"]
 
 
+def test_a_kernel_tells_its_key_and_how_many_rows_are_built_in(native):
+    told = native.twice.info()
+    assert (told["key"], told["tuned_rows"]) == (["n", "n % 2"], 4)
+    told = native.scale.info()
+    assert (told["key"], told["tuned_rows"]) == ([], 0)
+
+
 @pytest.mark.parametrize("n", [4094, 4095, 4098, 2048, 8192])
 def test_calls_with_another_key_take_the_formula(native, stub, n):
     assert chosen(native, n) == (SLOW, "formula")

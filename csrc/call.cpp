@@ -1,10 +1,13 @@
 #include "call.hpp"
 
 #include <algorithm>
+#include <memory>
+#include <optional>
 
 #include "cpu.hpp"
 #include "host.hpp"
 #include "launch.hpp"
+#include "padded.hpp"
 #include "repeat.hpp"
 #include "report.hpp"
 #include "scalars.hpp"
@@ -63,20 +66,51 @@ int asked_device(const KernelIndex& index, const Arguments& arguments) {
     return tuned_device(arguments.device);
 }
 
-void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
-    const KernelIndex& index = bound.index();
-    const Arguments& arguments = bound.arguments();
-    const Circumstances circumstances = circumstances_of(index, arguments);
-    if (!grid || grid == Py_None) grid = bound.grid();
-    Grid given;
-    const bool is_given = grid && grid != Py_None;
-    if (is_given) given = read_grid(index.kernel, grid);
-    const Choice choice = choose(index, arguments, circumstances, bound.only());
+// What a launch depends on beside the arguments.
+struct Setting {
+    Circumstances circumstances;
+    std::optional<Grid> grid;
+
+    const Grid* given_grid() const { return grid ? &*grid : nullptr; }
+};
+
+void take(const Choice& choice, Plan& plan) {
     plan.specialisation = choice.specialisation;
     plan.variant = choice.variant;
     plan.is_tuned = choice.is_tuned;
-    check_arrays(index, *plan.specialisation, arguments, circumstances.sm_count);
-    complete_plan(index, arguments, circumstances.sm_count, is_given ? &given : nullptr, plan);
+}
+
+Setting make_plan(Bound& bound, PyObject* grid, Plan& plan) {
+    const KernelIndex& index = bound.index();
+    const Arguments& arguments = bound.arguments();
+    Setting setting{circumstances_of(index, arguments), {}};
+    const std::int64_t sm_count = setting.circumstances.sm_count;
+    if (!grid || grid == Py_None) grid = bound.grid();
+    if (grid && grid != Py_None) setting.grid = read_grid(index.kernel, grid);
+    const Choice choice = choose(index, arguments, setting.circumstances, bound.only());
+    take(choice, plan);
+    check_arrays(index, *plan.specialisation, arguments, sm_count);
+    complete_plan(index, arguments, sm_count, setting.given_grid(), plan);
+    return setting;
+}
+
+// The same call with padded copies, where the kernel says that they are worth it and they bring aligned code; `plan` is
+// that of the call as it is. Its parameters are not complete.
+struct PaddedPlan {
+    explicit PaddedPlan(const Bound& bound) : arguments(bound.index(), bound.arguments()) {}
+    PaddedArguments arguments;
+    Plan plan;
+};
+
+std::unique_ptr<PaddedPlan> find_padded(const Bound& bound, const Setting& setting, const Plan& plan) {
+    const Circumstances& circumstances = setting.circumstances;
+    if (!may_be_padded(bound.index(), bound.arguments(), circumstances, plan.variant)) return {};
+    auto padded = std::make_unique<PaddedPlan>(bound);
+    if (!padded->arguments.found()) return {};
+    const Choice choice = choose(bound.index(), padded->arguments.arguments(), circumstances, bound.only());
+    if (choice.variant != Variant::aligned32) return {};
+    take(choice, padded->plan);
+    return padded;
 }
 
 std::string host_levels_text() {
@@ -141,18 +175,45 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallAr
     launch(made, device, kernel);
 }
 
+// False: there was no memory for the copies, and nothing is queued.
+bool run_padded(Bound& bound, const Setting& setting, PaddedPlan& padded) {
+    const KernelIndex& index = bound.index();
+    cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    const cuda::Stream stream = bound.stream();
+    const EntryPlace place{index.kernel, *padded.plan.specialisation, padded.plan.variant};
+    const cuda::LoadedKernel kernel = ready_kernel(place, device);
+    const nb::gil_scoped_release released;
+    const StreamMemory memory(device, stream, padded.arguments.bytes());
+    if (!memory.data()) return false;
+    padded.arguments.place(memory.data());
+    Plan& plan = padded.plan;
+    complete_plan(index, padded.arguments.arguments(), setting.circumstances.sm_count, setting.given_grid(), plan);
+    check_launch_limits(index.kernel, plan, *kernel.geometry);
+    CallMaps maps(place, kernel.geometry->maps, padded.arguments.arguments(), device);
+    void** pointer = plan.pointers.data() + index.kernel.parameters.size();
+    for (MadeMap& map : maps.made()) *pointer++ = &map.encoded;
+    Launch made{place, place.index(), config_of(plan, *kernel.geometry, 0), plan.pointers.data()};
+    made.config.stream = stream;
+    for (const ArrayArgument& array : bound.arrays())
+        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
+    padded.arguments.copy_in(device, stream);
+    launch(made, device, kernel);
+    padded.arguments.copy_out(device, stream);
+    return true;
+}
+
 // Its large frame is kept out of calls that are known.
 [[gnu::noinline]] void call_in_full(const Callable& callable, const CallArguments& given, PyObject* grid,
                                     bool is_repeatable) {
     Bound bound(callable, given);
     Plan plan;
-    make_plan(bound, grid, plan);
+    const Setting setting = make_plan(bound, grid, plan);
     const Kernel& kernel = callable.index.kernel;
     if (plan.programs() == 0 || has_empty_outputs(callable.index, bound.arguments())) return;
     const EntryPlace place{kernel, *plan.specialisation, plan.variant};
-    if (bound.arguments().device.kind == DeviceKind::cpu)
-        run_on_host(place, bound, plan);
-    else
+    if (bound.arguments().device.kind == DeviceKind::cpu) return run_on_host(place, bound, plan);
+    const auto padded = find_padded(bound, setting, plan);
+    if (!padded || !run_padded(bound, setting, *padded))
         run_on_cuda(place, bound, plan, is_repeatable ? &given : nullptr);
 }
 
@@ -186,7 +247,12 @@ void call(const Callable& callable, const CallArguments& given, PyObject* grid) 
 nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     Bound bound(callable, given);
     Plan plan;
-    make_plan(bound, nullptr, plan);
+    const Setting setting = make_plan(bound, nullptr, plan);
+    const auto padded = find_padded(bound, setting, plan);
+    if (padded) {
+        take({padded->plan.specialisation, padded->plan.variant, padded->plan.is_tuned}, plan);
+        complete_plan(bound.index(), padded->arguments.arguments(), setting.circumstances.sm_count, nullptr, plan);
+    }
     const EntryPlace place{callable.index.kernel, *plan.specialisation, plan.variant};
     nb::dict result;
     result["kernel"] = place.kernel.name;
@@ -196,6 +262,11 @@ nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     result["device"] = describe(bound.arguments().device);
     result["chosen_by"] = plan.is_tuned ? "tuned table" : "formula";
     result["grid"] = nb::make_tuple(plan.grid[0], plan.grid[1], plan.grid[2]);
+    if (padded) {
+        nb::list names;
+        for (const auto parameter : padded->arguments.parameters()) names.append(place.kernel.parameters[parameter].name);
+        result["padded"] = nb::tuple(names);
+    }
     if (bound.arguments().device.kind == DeviceKind::cpu) {
         result["image"] = concat("host ", level_name(tables.host_levels[host_level(place)]));
         return result;

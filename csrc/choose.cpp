@@ -55,6 +55,7 @@ std::uint64_t decisive_parameters(const Kernel& kernel) {
     mark_operands(kernel.pick, parameters);
     mark_operands(kernel.prefer, parameters);
     for (const Code code : kernel.key) mark_operands(code, parameters);
+    mark_operands(kernel.padded, parameters);
     for (const Code code : kernel.grid) mark_operands(code, parameters);
     for (const Parameter& parameter : kernel.parameters) mark_operands(parameter.extent, parameters);
     for_each_map(kernel, [&](const TensorMap& map) {
@@ -62,8 +63,9 @@ std::uint64_t decisive_parameters(const Kernel& kernel) {
         for (const Code code : map.strides) mark_operands(code, parameters);
     });
     for (const Specialisation& row : kernel.specialisations)
-        for (std::size_t i = 0; i < row.divisibility.size(); ++i)
-            if (row.divisibility[i] > 1) parameters |= std::uint64_t{1} << i;
+        for (const Divisors divisors : row.divisibility)
+            for (std::size_t i = 0; i < divisors.size(); ++i)
+                if (divisors[i] > 1) parameters |= std::uint64_t{1} << i;
     return parameters;
 }
 
@@ -105,6 +107,11 @@ bool has_gaps(const Kernel& kernel) {
     return std::ranges::any_of(kernel.specialisations, [](const Specialisation& row) {
         return std::ranges::any_of(row.entries[0].geometry, [](const Geometry& shape) { return shape.threads == 0; });
     });
+}
+
+bool differs_by_target(const Kernel& kernel) {
+    return std::ranges::any_of(kernel.specialisations,
+                               [](const Specialisation& row) { return row.divisibility.size() > 1; });
 }
 
 bool holds(Code condition, const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
@@ -319,7 +326,7 @@ KernelIndex::KernelIndex(const Kernel& kernel_)
     : kernel(kernel_),
       parameter_count_(kernel_.parameters.size()),
       needs_sm_count_(uses_sm_count(kernel_)),
-      needs_source_(has_gaps(kernel_) || has_maps(kernel_)),
+      needs_source_(has_gaps(kernel_) || has_maps(kernel_) || differs_by_target(kernel_)),
       tuned_(std::make_unique<TunedRows>(kernel_)) {
     require_small(kernel);
     decisive_ = decisive_parameters(kernel);

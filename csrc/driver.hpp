@@ -19,6 +19,7 @@ using Library = struct LibraryOpaque*;
 using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
 using Function = struct FunctionOpaque*;  // CUfunction: of one context; launches by it are 60 to 120 ns cheaper (H200)
 using Module = struct ModuleOpaque*;
+using Pool = struct PoolOpaque*;
 
 struct LaunchAttribute {
     unsigned id, padding;
@@ -29,6 +30,31 @@ struct LaunchAttribute {
 // CUtensorMap: the driver writes it, kernels take it by value.
 struct alignas(64) EncodedMap {
     std::byte bytes[128];
+};
+
+// CUmemPoolProps: memory of a device.
+struct PoolProperties {
+    int allocation = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+    int handles = 0;
+    int location = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+    int device;
+    void* security = nullptr;
+    std::size_t most_bytes = 0;
+    unsigned char rest[56] = {};
+};
+
+// CUDA_MEMCPY2D: rows of bytes, from device memory to device memory.
+struct Copy2d {
+    struct Side {
+        std::size_t column = 0, row = 0;
+        int kind = 2;  // CU_MEMORYTYPE_DEVICE
+        const void* host = nullptr;
+        std::uintptr_t device;
+        void* array = nullptr;
+        std::size_t pitch;
+    };
+    Side from, to;
+    std::size_t width, height;
 };
 
 struct LaunchConfig {
@@ -47,6 +73,7 @@ inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_
                         driver_mismatch = 803;
 
 inline constexpr int attribute_sm_count = 16, attribute_l2_bytes = 38, attribute_major = 75, attribute_minor = 76;
+inline constexpr int pool_release_threshold = 4;
 inline constexpr int pointer_device_ordinal = 9;
 inline constexpr int kernel_attribute_dynamic_shared_bytes = 8;
 inline constexpr int library_binary_is_preserved = 1;
@@ -112,6 +139,11 @@ struct Api {
     Call<int*> cuThreadExchangeStreamCaptureMode{resolver, "cuThreadExchangeStreamCaptureMode", 10010};
     Call<Stream, int*> cuStreamIsCapturing{resolver, "cuStreamIsCapturing", 10000};
     Call<Stream> cuStreamSynchronize{resolver, "cuStreamSynchronize", 2000};
+    Call<Pool*, const PoolProperties*> cuMemPoolCreate{resolver, "cuMemPoolCreate", 11020};
+    Call<Pool, int, void*> cuMemPoolSetAttribute{resolver, "cuMemPoolSetAttribute", 11020};
+    Call<std::uintptr_t*, std::size_t, Pool, Stream> cuMemAllocFromPoolAsync{resolver, "cuMemAllocFromPoolAsync", 11020};
+    Call<std::uintptr_t, Stream> cuMemFreeAsync{resolver, "cuMemFreeAsync", 11020};
+    Call<const Copy2d*, Stream> cuMemcpy2DAsync{resolver, "cuMemcpy2DAsync", 3020};
     Call<void*, int, std::uintptr_t> cuPointerGetAttribute{resolver, "cuPointerGetAttribute", 4000};
     Call<Event*, unsigned> cuEventCreate{resolver, "cuEventCreate", 2000};
     Call<Event, Stream> cuEventRecord{resolver, "cuEventRecord", 2000};

@@ -79,12 +79,15 @@ struct Entry {
 // Order of Specialisation::entries.
 enum class Variant : std::uint8_t { aligned32, general32, general64 };
 
+// By parameter: the index must be a multiple of it; 0 or 1: any.
+using Divisors = std::span<const std::uint16_t>;
+
 struct Specialisation {
     const char* id;                              // gelu_forward__f32__1024
     std::span<const Dtype> dtypes;               // by dtype variable
     std::span<const ConstantValue> constants;    // by constant
     std::uint16_t num_warps, num_stages;
-    std::span<const std::uint16_t> divisibility; // by parameter, for aligned32: the index must be a multiple of it; 0 or 1: any
+    std::span<const Divisors> divisibility;      // for aligned32: on the CPU, then by Image::source; or one for all of them
     Entry entries[3];                            // by Variant; of `aligned=True` only the first, the others are all 0
     std::int32_t backward;                       // specialisation of Kernel::backward with the same dtypes and constants; -1: none
 };
@@ -122,6 +125,7 @@ struct Kernel {
     std::int32_t backward;                           // kernel index; -1: none
     std::span<const std::uint16_t> cubins;           // indices into Tables::images; each holds every entry of the kernel
     std::span<const Usage> usage = {};               // by cubin, specialisation and Variant; empty: not known
+    Code padded = {};                                // true where unaligned matrices are worth a copy; empty: never
     Code prefer = {};                                // true where one that can is to be taken first; empty: always
     std::uint16_t configured = 0;                    // a bit for each constant that configurations set
     std::span<const char* const> key_names = {};     // what tells tuned calls apart, as text and as code

@@ -109,14 +109,35 @@ Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
     require_key(kernel_);
     require_own_grid(bound_);
     circumstances_.tuned_device = no_tuned_device;
-    const KernelIndex& index = dispatcher.index();
-    if (has_empty_outputs(index, bound_.arguments())) fail_empty(kernel_);
-    const Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
-    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
-    candidates_ = alternatives(index, bound_.arguments(), circumstances_, choice);
+    if (has_empty_outputs(bound_.index(), bound_.arguments())) fail_empty(kernel_);
+    choose_candidates();
     ready_.resize(candidates_.size());
     const nb::gil_scoped_release released;
-    copies_ = std::make_unique<ArrayCopies>(index, bound_.arguments(), place_);
+    copy_arrays();
+}
+
+void Trial::choose_candidates() {
+    const KernelIndex& index = bound_.index();
+    Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
+    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
+    if (may_be_padded(index, bound_.arguments(), circumstances_, choice.variant)) {
+        padded_ = std::make_unique<PaddedArguments>(index, bound_.arguments());
+        if (padded_->found()) choice = choose(index, padded_->arguments(), circumstances_, nullptr);
+        if (!padded_->found() || choice.variant != Variant::aligned32) {
+            padded_.reset();
+            choice = choose(index, bound_.arguments(), circumstances_, nullptr);
+        }
+    }
+    candidates_ = alternatives(index, arguments(), circumstances_, choice);
+}
+
+void Trial::copy_arrays() {
+    if (padded_) {
+        padded_memory_ = std::make_unique<Buffer>(place_, padded_->bytes());
+        padded_->place(padded_memory_->data());
+        padded_->copy_in(*place_.device, place_.stream);
+    }
+    copies_ = std::make_unique<ArrayCopies>(bound_.index(), arguments(), place_);
     other_data_ = std::make_unique<Buffer>(place_, 2 * cache_bytes(place_));
     place_.wait();
 }
@@ -139,7 +160,7 @@ nb::list Trial::key_names() const {
 }
 
 nb::list Trial::key() const {
-    const KeyValues values = key_values(kernel_, bound_.arguments());
+    const KeyValues values = key_values(kernel_, arguments());
     nb::list numbers;
     for (std::size_t i = 0; i < kernel_.key.size(); ++i) numbers.append(nb::int_(values[i]));
     return numbers;

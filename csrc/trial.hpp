@@ -11,6 +11,7 @@
 #include "call.hpp"
 #include "copies.hpp"
 #include "launch.hpp"
+#include "padded.hpp"
 #include "tensor_map.hpp"
 #include "tuned.hpp"
 
@@ -43,6 +44,10 @@ public:
 private:
     struct Ready;
 
+    void choose_candidates();
+    void copy_arrays();
+    // Of the call or, where it is served by padded copies of matrices, of these.
+    const Arguments& arguments() const { return padded_ ? padded_->arguments() : bound_.arguments(); }
     Ready& ready(std::size_t candidate);
     void run(Ready& ready) const;
     double time_on_host(Ready& ready) const;
@@ -54,6 +59,8 @@ private:
     Bound bound_;
     Circumstances circumstances_;
     Workplace place_;
+    std::unique_ptr<PaddedArguments> padded_;
+    std::unique_ptr<Buffer> padded_memory_;
     std::vector<Choice> candidates_;
     std::unique_ptr<ArrayCopies> copies_;
     std::unique_ptr<Buffer> other_data_;  // as large as the caches

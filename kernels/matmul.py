@@ -82,11 +82,16 @@ def time(m, n, rows, columns):
     return rounds * (rows * columns * cost)
 
 
+def is_worth_copies(m, n, depth):
+    """Whether tiles of general code take longer than copies of matrices with aligned rows."""
+    return m * n * depth >= 1 << 29
+
+
 # What a tile costs depends on how operands lie: rows of one table have both.
 KEY = ["m", "n", "depth", "a_column == 1", "b_column == 1"]
 
 
-@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY, padded=is_worth_copies)
 def matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -115,8 +120,9 @@ def matmul(
     """out = a @ b for matrices of shapes [m, depth], [depth, n] and [m, n], of one dtype.
 
     Rows may be farther apart than they are long, and a or b the transpose of such an array (`w.T`); other strides are
-    slower. Sums are f32, or f64 for f64, and rounded once; the products of f32 have its accuracy. The gradients are
-    `matmul(dout, b.T, da)` and `matmul(a.T, dout, db)`.
+    slower. Large matrices whose rows are not aligned to 16 bytes are copied so that they are. Sums are f32, or f64 for
+    f64, and rounded once; the products of f32 have its accuracy. The gradients are `matmul(dout, b.T, da)` and
+    `matmul(a.T, dout, db)`.
     """
     if ANY_STRIDES:
         scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, BLOCK_M, BLOCK_N, D)

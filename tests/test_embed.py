@@ -82,12 +82,12 @@ def test_parameters_say_what_is_read_written_and_defaulted(read):
 
 @needs_compiler
 def test_a_specialisation_is_paired_with_its_backward(read):
-    assert (
-        "specialisation gelu_forward__f32__1024 dtypes 2 values 1024 warps 4 divisibility 1 1 1 4 backward 1\n" in read
-    )
-    assert (
-        "specialisation gelu_backward__f16__256 dtypes 0 values 256 warps 4 divisibility 1 1 1 4 backward -1\n" in read
-    )
+    divisors = "of 1 1 1 1 of 1 1 1 1 of 1 1 1 4"  # on the host, on sm_80, on sm_90a
+    for row, backward in (
+        ("gelu_forward__f32__1024 dtypes 2 values 1024", 1),
+        ("gelu_backward__f16__256 dtypes 0 values 256", -1),
+    ):
+        assert f"specialisation {row} warps 4 divisibility {divisors} backward {backward}\n" in read
 
 
 @needs_compiler
@@ -176,7 +176,13 @@ def test_images_are_compressed_by_group_and_stored_once():
     for row, place in zip(rows, placed, strict=True):
         content = lzma.decompress(blob[place.offset : place.offset + place.size])
         assert content[place.start : place.start + len(row.data)] == row.data
-    assert [place.start for place in placed] == [0, 1000, 0, 0]
+    assert [place.start for place in placed] == [0, 1008, 0, 0]
+
+
+def test_cubins_of_a_kernel_share_a_stream_in_which_instructions_are_aligned():
+    rows = [ImageRow("cubin", sm, "", 0, bytes([sm]) * 24, f"k cubin sm_{sm}", "k cubins") for sm in (80, 100)]
+    _, placed = pack_images(rows)
+    assert [(place.offset, place.start) for place in placed] == [(0, 0), (0, 32)]
 
 
 def test_archives_do_not_depend_on_time_or_order():

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "maps.hpp"
 #include "memory.hpp"
 
 namespace {
@@ -36,15 +37,6 @@ struct FakeFunction {
 struct FakeLibrary {
     std::string head;
 };
-
-// What the stub writes for a tensor map; strides in bytes.
-struct FakeMap {
-    char magic[8];
-    std::uint64_t address;
-    std::uint64_t extents[5], strides[4];
-    std::uint32_t dtype, rank, box[5], swizzle, l2_promotion, fill;
-};
-static_assert(sizeof(FakeMap) == 128);
 
 struct State {
     std::mutex mutex;
@@ -247,29 +239,6 @@ int module_load(void**, const void*, unsigned count, int* options, void** values
     return 218;
 }
 
-constexpr unsigned most_axes = 5, most_box = 256;
-constexpr std::uint64_t most_extent = std::uint64_t{1} << 32, stride_limit = std::uint64_t{1} << 40;
-
-unsigned bytes_of(int dtype) {
-    static const unsigned bytes[]{1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
-    return bytes[dtype];
-}
-
-bool is_box(int dtype, unsigned rank, const std::uint32_t* box, const std::uint32_t* element_steps, int swizzle) {
-    for (unsigned i = 0; i < rank; ++i)
-        if (box[i] < 1 || box[i] > most_box || element_steps[i] != 1) return false;
-    const unsigned inner_bytes = box[0] * bytes_of(dtype);
-    return inner_bytes % 16 == 0 && (swizzle == 0 || inner_bytes <= 16u << swizzle);
-}
-
-bool is_array(unsigned rank, std::uint64_t address, const std::uint64_t* extents, const std::uint64_t* strides) {
-    for (unsigned i = 0; i < rank; ++i)
-        if (extents[i] < 1 || extents[i] > most_extent) return false;
-    for (unsigned i = 0; i + 1 < rank; ++i)
-        if (strides[i] % 16 != 0 || strides[i] >= stride_limit) return false;
-    return address % 16 == 0;
-}
-
 int encode_map(FakeMap* map, int dtype, unsigned rank, std::uint64_t address, const std::uint64_t* extents,
                const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_steps,
                int interleave, int swizzle, int l2_promotion, int fill) {
@@ -367,11 +336,47 @@ int memory_set(std::uintptr_t address, unsigned char value, std::size_t bytes, v
 }
 
 int memory_copy(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, void*) {
-    record("copy " + std::to_string(bytes));
     return state().memory.copy(to, from, bytes);
 }
 
 int memory_read(void* to, std::uintptr_t from, std::size_t bytes) { return state().memory.read(to, from, bytes); }
+
+int pool_create(void** pool, const int* properties) {
+    record("pool device=" + std::to_string(properties[3]));
+    *pool = &state();
+    return failure("cuMemPoolCreate");
+}
+
+int pool_set_attribute(void*, int, void*) { return failure("cuMemPoolSetAttribute"); }
+
+// Memory that nobody touches.
+int allocate(std::uintptr_t* address, std::size_t bytes, void*, void* stream) {
+    if (const int code = failure("cuMemAllocFromPoolAsync")) return code;
+    *address = std::uintptr_t{7} << 40;
+    std::ostringstream line;
+    line << "allocate " << bytes << " stream=" << stream;
+    record(line.str());
+    return current_device() < 0 ? 201 : 0;
+}
+
+int release(std::uintptr_t address, void* stream) {
+    std::ostringstream line;
+    line << "free " << std::hex << address << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
+
+int copy_2d(const Copy2d* copy, void* stream) {
+    if (const int code = failure("cuMemcpy2DAsync")) return code;
+    if (copy->from.kind != 2 || copy->to.kind != 2 || copy->width > copy->from.pitch || copy->width > copy->to.pitch)
+        return 1;
+    std::ostringstream line;
+    line << "copy " << std::hex << copy->from.device << "/" << std::dec << copy->from.pitch << " to " << std::hex
+         << copy->to.device << "/" << std::dec << copy->to.pitch << " " << copy->height << "x" << copy->width
+         << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
 
 int pointer_get_attribute(void* out, int, std::uintptr_t) {
     *static_cast<int*>(out) = state().pointer_device;
@@ -412,6 +417,11 @@ const Symbol symbols[] = {
     {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
     {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
     {"cuStreamSynchronize", address(stream_synchronize), 2000},
+    {"cuMemPoolCreate", address(pool_create), 11020},
+    {"cuMemPoolSetAttribute", address(pool_set_attribute), 11020},
+    {"cuMemAllocFromPoolAsync", address(allocate), 11020},
+    {"cuMemFreeAsync", address(release), 11020},
+    {"cuMemcpy2DAsync", address(copy_2d), 3020},
     {"cuEventCreate", address(event_create), 2000},
     {"cuEventRecord", address(event_record), 2000},
     {"cuStreamWaitEvent", address(stream_wait_event), 3020},

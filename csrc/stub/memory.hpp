@@ -1,4 +1,5 @@
-// Memory of the fake driver's devices: the process's own. Of other addresses nothing is touched.
+// Memory of the fake driver's devices: the process's own. Of other addresses nothing is touched. What copies are asked
+// for in two dimensions.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +7,20 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+
+struct CopySide {
+    std::size_t column, row;
+    int kind;
+    const void* host;
+    std::uintptr_t device;
+    void* array;
+    std::size_t pitch;
+};
+
+struct Copy2d {
+    CopySide from, to;
+    std::size_t width, height;
+};
 
 class FakeMemory {
 public:

@@ -33,7 +33,7 @@ _ELEMENTS = {
     "f16": dt.f16, "f32": dt.f32, "f64": dt.f64, "fp8e4nv": dt.f8e4m3, "fp8e5": dt.f8e5m2,
 }  # fmt: skip
 _TYPE_FIX = 'write `gm.ptr[D]`, a dtype such as `gm.i32`, `gm.shape["x", 0]`, or a text such as "*fp32" or "i32"'
-_OPTIONS = ("dtypes", "where", "grid", "pick", "prefer", "key", "num_warps", "num_stages", "backward")
+_OPTIONS = ("dtypes", "where", "grid", "pick", "prefer", "key", "padded", "num_warps", "num_stages", "backward")
 _LAUNCH_OPTIONS = ("num_warps", "num_stages")
 
 

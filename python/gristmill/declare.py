@@ -32,7 +32,7 @@ from gristmill.signature import (
 )
 from gristmill.specialisation import VARIANTS, Config, Specialisation, Variant
 from gristmill.symbolic import Code
-from gristmill.tracing import symbols, trace_condition, trace_grid, trace_key, with_extents
+from gristmill.tracing import symbols, trace_condition, trace_grid, trace_key, with_extents, without_constants
 
 __all__ = [
     "VARIANTS",
@@ -67,8 +67,9 @@ class Kernel:
     dedented. `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the
     values that occur in some specialisation; `configured` names the constants that configurations set, or that follow
     from others. `grid` is code for one to three sizes, or () if none was declared; `pick` and `prefer` are code, or ()
-    for always; `key` is code by its text. `fixed` are parameters of the function that every specialisation knows at
-    build time and that are no constants: None, a dtype, a dtype variable or a LaunchOption.
+    for always, and `padded`, or () for never; `key` is code by its text. `fixed` are parameters of the function that
+    every specialisation knows at build time and that are no constants: None, a dtype, a dtype variable or a
+    LaunchOption.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Kernel:
     pick: Code
     prefer: Code
     key: tuple[tuple[str, Code], ...]
+    padded: Code
     backward: str | None
     site: Site = field(repr=False)
     expanded: tuple[Specialisation, ...] = field(repr=False)
@@ -115,7 +117,9 @@ def jit(function: Function) -> Function:
     return function
 
 
-_OPTIONS = ("dtypes", "configs", "where", "grid", "pick", "prefer", "key", "num_warps", "num_stages", "backward")
+_OPTIONS = (
+    "dtypes", "configs", "where", "grid", "pick", "prefer", "key", "padded", "num_warps", "num_stages", "backward",
+)  # fmt: skip
 
 
 @overload
@@ -130,6 +134,7 @@ def kernel(
     pick: object = None,
     prefer: object = None,
     key: object = None,
+    padded: object = None,
     num_warps: object = None,
     num_stages: object = None,
     backward: str | None = None,
@@ -141,9 +146,10 @@ def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Ca
     `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one);
     the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` says at build
     time which combinations to keep. `grid` gives the number of programs, `pick` tells at a call whether a combination
-    can serve it, and `prefer` which of those to take first, in declared order: all are traced once with symbols. `key`
-    lists what a tuned table tells calls apart by: index parameters, or expressions of them, as in `key=["m", "n"]`.
-    `backward` names the gradient kernel.
+    can serve it, `prefer` which of those to take first, in declared order, and `padded` whether matrices that are not
+    aligned are worth a copy that is (`docs/padding.md`): all are traced once with symbols. `key` lists what a tuned
+    table tells calls apart by: index parameters, or expressions of them, as in `key=["m", "n"]`. `backward` names the
+    gradient kernel.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     scope = _names_in(sys._getframe(1))
@@ -214,6 +220,9 @@ def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
             pick=trace_condition("pick", given.get("pick"), names, site),
             prefer=trace_condition("prefer", given.get("prefer"), names, site),
             key=key,
+            padded=trace_condition(
+                "padded", given.get("padded"), without_constants(names, signature.constant_names), site
+            ),
             backward=_read_backward(given.get("backward"), site),
             site=site,
             expanded=expanded,

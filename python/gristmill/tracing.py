@@ -1,4 +1,4 @@
-"""Calls the decorator's functions: `grid=`, `pick=`, `prefer=` with symbols, `where=` and `num_warps=` with values."""
+"""Calls the decorator's functions: `grid=`, `pick=` and the like with symbols, `where=`, `num_warps=` with values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ _FIXES = {
     "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
     "prefer": "write a condition on index parameters and constants, as in `prefer=lambda n, BLOCK: n > 8 * BLOCK`",
     "key": 'write index parameters and integer scalars, or expressions of them, as in `key=["m", "n // 16"]`',
+    "padded": "write a condition on index parameters, as in `padded=lambda m, n: m * n >= 1000000`",
     "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
     "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: BLOCK // 256`",
 }
 
 
-_ABSENT = dict.fromkeys(("grid", "pick", "prefer"), "the kernel does not have")
+_ABSENT = dict.fromkeys(("grid", "pick", "prefer", "padded"), "the kernel does not have")
 _ABSENT |= dict.fromkeys(("where", "num_warps"), "is no dtype variable or constant of the kernel")
 
 
@@ -47,6 +48,11 @@ def symbols(signature: Signature, constants: Mapping[str, tuple[object, ...]]) -
         else:
             found[name] = Unusable("is a float" if isinstance(value, float) else "is a text")
     return found | {v.name: Unusable("is a dtype") for v in signature.dtype_vars}
+
+
+def without_constants(names: Mapping[str, Expr | Unusable], constants: tuple[str, ...]) -> dict[str, Expr | Unusable]:
+    """Return the names for an expression that is read before constants are chosen."""
+    return {**names, **dict.fromkeys(constants, Unusable("is a constant, which is chosen later"))}
 
 
 def _symbol(index: int, parameter: Parameter) -> Expr | Unusable:
@@ -128,7 +134,7 @@ def trace_grid(grid: object, names: Mapping[str, object], site: Site) -> tuple[C
 
 
 def trace_condition(what: str, condition: object, names: Mapping[str, object], site: Site) -> Code:
-    """Return code that is 1 where `pick` or `prefer` (`what`) holds for a specialisation and a call; () for none."""
+    """Return code that is 1 where the decorator's function `what` holds for a call; () for none."""
     if condition is None:
         return ()
     result = call_by_name(condition, names, what, site)

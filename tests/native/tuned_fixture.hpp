@@ -44,5 +44,5 @@ constexpr TunedRow twice_tuned[] = {{0, 4, Variant::aligned32, 0, key_even},
                                     {1, 3, Variant::aligned32, 2, key_even},
                                     {1, 2, Variant::general32, 0, key_odd}};
 constexpr Kernel twice_kernel{"twice", "", "def twice(x, y, n): ...", "kernels/twice.py", twice_parameters, d_var,
-                              twice_names, twice_rows, twice_grids, twice_pick, -1, both_cubins, {}, twice_prefer, 1,
+                              twice_names, twice_rows, twice_grids, twice_pick, -1, both_cubins, {}, {}, twice_prefer, 1,
                               twice_key_names, twice_key, twice_tuned};

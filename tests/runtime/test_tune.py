@@ -223,6 +223,21 @@ def test_warm_calls_come_after_another_one(native, device):
     assert kinds == ["record", "launch", "record", "launch", "record", "launch", "record"]
 
 
+def test_what_is_served_by_padded_copies_is_tuned_on_such(native, device):
+    device.set_parameters("matrices_a32", [8, 8, 4, 4, 4, 4, 128])
+    a, y = (CudaArray((30, 65), "f16", ADDRESS + i * 2**30) for i in range(2))
+    trial = native.matrices.trial(a, y)
+    assert trial.candidates == [("matrices__f16", "a32")]
+    assert trial.key == [30, 65]
+    assert device.library.stub_allocations() == 4  # both with padded rows, a copy of each, and what fills the cache
+    measure(trial, ONCE)
+    numbers = [int.from_bytes(part, "little") for part in device.launches[0].parameters[:6]]
+    assert numbers[2:] == [30, 65, 128, 128]
+    assert device.launches[0].maps[0].address == numbers[0] != ADDRESS
+    del trial
+    assert device.library.stub_allocations() == 0
+
+
 def test_what_a_device_cannot_do_is_said(native, device):
     x, y = array(6300), array(6300, offset=2**30)
     device.fail("cuMemAlloc", 2)

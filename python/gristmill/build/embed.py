@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
@@ -19,9 +20,12 @@ from gristmill.errors import BuildError
 from gristmill.tuning import TunedDevice
 
 ALIGNMENT = 8
-# The least header that Python's lzma reads back without being told the filters; a checksum for damage.
-PRESET = 9 | lzma.PRESET_EXTREME
-COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": PRESET}
+# A header that Python's lzma reads back without being told the filters; a checksum for damage.
+CONTAINER: dict[str, Any] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32}
+LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}
+# Instructions have 16 bytes: what a byte is like depends on where it stands in them, not on the byte before.
+INSTRUCTION_BYTES = 16
+FILTERS = {"ptx": [LZMA2], "cubin": [{**LZMA2, "lc": 0, "lp": 4, "pb": 4}]}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\
@@ -82,6 +86,7 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
+        self._divisors = Spans("divisors", "Divisors")
         self._maps = Spans("maps", "TensorMap")
         self._geometry = Spans("geometry", "Geometry")
         self._usage = Spans("usage", "Usage")
@@ -109,7 +114,7 @@ class TablesWriter:
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._maps, self._geometry, self._usage)
+        numbers = (self._code, self._codes, self._small, self._divisors, self._maps, self._geometry, self._usage)
         texts = (self._dtypes, self._values, self._names)
         order = (*numbers, *texts, self._host, self._parameters, self._specialisations, self._tuned)
         return [line for spans in order for line in spans.definitions()]
@@ -142,6 +147,7 @@ class TablesWriter:
             f".backward = {row.backward}",
             f".cubins = {self._small.refer(map(str, row.cubins))}",
             f".usage = {self._usage.refer(map(_usage, row.usage))}",
+            f".padded = {self._expression(row.padded)}",
             f".prefer = {self._expression(row.prefer)}",
             f".configured = {row.configured}",
             f".key_names = {self._names.refer(quote(name) for name, _ in row.key)}",
@@ -179,7 +185,7 @@ class TablesWriter:
             self._values.refer(map(_constant, row.constants)),
             str(row.num_warps),
             str(row.num_stages),
-            self._small.refer(map(str, row.divisibility)),
+            self._divisors.refer(self._small.refer(map(str, numbers)) for numbers in row.divisibility),
             "{" + ",".join(self._entry(entry) for entry in row.entries) + "}",
             str(row.backward),
         )
@@ -225,7 +231,7 @@ def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
     blob, placed = bytearray(), {}
     for members in groups.values():
         starts, content = _join([images[i].data for i in members])
-        packed = lzma.compress(content, **COMPRESSION)  # type: ignore[arg-type]
+        packed = lzma.compress(content, **CONTAINER, filters=FILTERS[images[members[0]].kind])
         for i, start in zip(members, starts, strict=True):
             share = len(packed) * len(images[i].data) // max(1, len(content))
             placed[i] = Place(len(blob), len(packed), start, share)
@@ -234,12 +240,12 @@ def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
 
 
 def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:
-    """Put parts behind each other, equal ones once; return where each starts."""
+    """Put parts behind each other, each where instructions may start, equal ones once; return where each starts."""
     content, starts, seen = bytearray(), [], {}
     for part in parts:
         if part not in seen:
             seen[part] = len(content)
-            content += part
+            content += part + bytes(-len(part) % INSTRUCTION_BYTES)
         starts.append(seen[part])
     return starts, bytes(content)
 

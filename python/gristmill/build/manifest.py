@@ -84,7 +84,7 @@ class SpecialisationRow:
     constants: tuple[object, ...]
     num_warps: int
     num_stages: int
-    divisibility: tuple[int, ...]
+    divisibility: tuple[tuple[int, ...], ...]
     entries: tuple[EntryRow, ...]
     backward: int
 
@@ -121,6 +121,7 @@ class KernelRow:
     specialisations: tuple[SpecialisationRow, ...]
     grid: tuple[tuple[int, ...], ...]
     pick: tuple[int, ...]
+    padded: tuple[int, ...]
     backward: int
     cubins: tuple[int, ...]
     usage: tuple[Usage, ...]
@@ -201,6 +202,7 @@ class ManifestBuilder:
             specialisations=rows,
             grid=tuple(tuple(code) for code in kernel.grid),
             pick=tuple(kernel.pick or ()),
+            padded=tuple(kernel.padded or ()),
             backward=self._kernel_index(kernel.backward),
             cubins=images,
             usage=tuple(usage for made in assembled for row in rows for usage in usage_of(row, made)),
@@ -250,14 +252,29 @@ class ManifestBuilder:
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )
 
-    def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[int, ...]:
-        """What each index must be a multiple of for the first, aligned variant: of all targets, the least common."""
+    def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[tuple[int, ...], ...]:
+        """What each index must be a multiple of for the first, aligned variant: on the host, and on each CUDA target.
+
+        One for all where they agree; none where everything will do.
+        """
+        settings = self._settings
+        rows = [
+            self._divisors(kernel, specialisation, targets)
+            for targets in (settings.host_targets, *((target,) for target in settings.cuda_targets))
+        ]
+        wanted = set(rows)
+        if len(wanted) > 1:
+            return tuple(rows)
+        return tuple(row for row in wanted if any(number > 1 for number in row))
+
+    def _divisors(self, kernel: Kernel, specialisation: Specialisation, targets: tuple[str, ...]) -> tuple[int, ...]:
+        """By parameter, of all targets the least common."""
         wanted: dict[str, int] = {}
-        for target in self._settings.targets:
+        for target in targets:
             for code in self._codes[specialisation.id, target][:1]:
                 for name, value in code.divisibility.items():
                     wanted[name] = math.lcm(wanted.get(name, 1), value)
-        return tuple(wanted.get(p.name, 1) for p in kernel.parameters) if wanted else ()
+        return tuple(wanted.get(p.name, 1) for p in kernel.parameters)
 
     def _host_function(self, code: Code) -> str:
         self._manifest.objects[code.symbol] = code.code
@@ -271,8 +288,9 @@ class ManifestBuilder:
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)
-        name, source = f"{kernel.name} cubin {plan.arch}", self._settings.cuda_targets.index(plan.source)
-        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, source=source))
+        name, group = f"{kernel.name} cubin {plan.arch}", f"{kernel.name} cubins"  # alike on all architectures
+        source = self._settings.cuda_targets.index(plan.source)
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, group, source))
 
     def _add_image(self, row: ImageRow) -> int:
         key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())

@@ -27,7 +27,7 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, bytes_of, exchanged_bytes, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import Plan, exchanged_bytes, kept_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.tensor import PANEL_BYTES
 from gristmill.language import elementwise as ew
@@ -84,8 +84,7 @@ def _set_stages(plans: list[Plan], function: Function) -> None:
         return min(*(p.stages for p in plans), room // needed)
 
     copied = {share for plan in plans for _, share in plan.loads}
-    others = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s not in copied]
-    kept = sum(bytes_of(op.results[0]) for op in others)
+    kept = sum(kept_bytes(s) for s in walk(function.body) if isinstance(s, Op) and s not in copied)
     few, wanted = [op.attributes["buffers"] for op in stores], stages()
     for op in stores:
         op.attributes["buffers"] = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // PANEL_BYTES)

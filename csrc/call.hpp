@@ -5,7 +5,7 @@
 
 #include "bind.hpp"
 #include "dispatch.hpp"
-#include "image.hpp"
+#include "run.hpp"
 
 namespace gristmill {
 
@@ -15,16 +15,7 @@ void call(const Callable& callable, const CallArguments& given, PyObject* grid =
 // What `call` would run, without running it: specialisation, variant, device, grid, image and its geometry.
 nanobind::dict explain_call(const Callable& callable, const CallArguments& given);
 
-// What the choice of a specialisation for these arguments depends on besides them. May make the device.
-Circumstances circumstances_of(const KernelIndex& index, const Arguments& arguments);
-
-// The CPU code of an entry. Raises Failure if there is none that runs here.
-HostFunction host_function(const EntryPlace& place);
-
-// The device, made if need be with the GIL released.
-cuda::GpuDevice& ready_device(int ordinal);
-
-// The kernel's handle on a device, loaded if need be with the GIL released.
-cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device);
+// Order a stream after those that the arrays' makers named.
+void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream);
 
 }  // namespace gristmill

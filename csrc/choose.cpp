@@ -205,6 +205,32 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
     fail_pick(kernel, arguments, fitting);
 }
 
+std::string asked_text(const Kernel& kernel, const Arguments& asked) {
+    std::string text;
+    const auto add = [&](const std::string& item) { text.append(text.empty() ? "" : ", ").append(item); };
+    for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
+        if (asked.dtypes[i] != unbound) add(std::string(dtype_name(asked.dtypes[i])));
+    for (std::size_t i = 0; i < kernel.constants.size(); ++i)
+        if (asked.constants.has(i)) add(concat(kernel.constants[i], "=", describe_constant(asked.constants[i])));
+    return text;
+}
+
+// The dtype is what is missing if it is in no specialisation; else it is a constant's value.
+[[noreturn]] void fail_dispatch(const Kernel& kernel, const Arguments& asked) {
+    const bool is_typed =
+        std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return has_dtypes(row, asked); });
+    const std::string missing = is_typed ? "the value to the constant's list in @gm.kernel(...)"
+                                           : concat("`gm.", dtype_name(asked.dtypes[0]), "` to the kernel's dtypes");
+    std::string built;
+    for (const auto& row : kernel.specialisations)
+        if (!is_typed || has_dtypes(row, asked)) built.append(built.empty() ? "" : ", ").append(row.id);
+    throw Failure(is_typed ? ErrorKind::value : ErrorKind::type,
+                  {.what = concat(kernel.name, ": no specialisation is built for this"),
+                   .asked = asked_text(kernel, asked),
+                   .built = built,
+                   .fix = concat("add ", missing, ", then rebuild")});
+}
+
 [[noreturn]] void fail_instance(const Kernel& kernel, const Arguments& arguments, const Specialisation& only) {
     if (has_dtypes(only, arguments)) fail_pick(kernel, arguments, {&only});
     throw Failure(
@@ -365,6 +391,12 @@ bool is_equal(const ConstantValue& a, const ConstantValue& b) {
         return value.kind == Kind::real ? value.real : static_cast<double>(value.integer);
     };
     return (a.kind == Kind::boolean) == (b.kind == Kind::boolean) && number(a) == number(b);
+}
+
+const Specialisation& find_specialisation(const Kernel& kernel, const Arguments& asked) {
+    for (const auto& row : kernel.specialisations)
+        if (has_dtypes(row, asked) && has_constants(row, asked)) return row;
+    fail_dispatch(kernel, asked);
 }
 
 Choice choose(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,

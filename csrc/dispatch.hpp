@@ -6,11 +6,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
 #include "error.hpp"
 #include "tables.hpp"
 #include "tuned.hpp"
@@ -186,6 +186,9 @@ std::string describe_obstacle(const KernelIndex& index, const Specialisation& ro
                               int source);
 
 KeyValues key_values(const Kernel& kernel, const Arguments& arguments);
+
+// The first specialisation with the dtypes and constants of `asked`. Raises Failure with what is built.
+const Specialisation& find_specialisation(const Kernel& kernel, const Arguments& asked);
 
 struct Choice {
     const Specialisation* specialisation;

@@ -12,6 +12,7 @@
 #include "host.hpp"
 #include "report.hpp"
 #include "scalars.hpp"
+#include "unlocked.hpp"
 
 namespace nb = nanobind;
 
@@ -59,8 +60,7 @@ Workplace workplace_of(Bound& bound) {
     if (is_capturing)
         throw Failure(ErrorKind::runtime, {.what = concat(bound.index().kernel.name, ": cannot be tuned in a capture"),
                                            .fix = "tune before the stream is captured"});
-    for (const ArrayArgument& array : bound.arrays())
-        if (array.producer_stream()) order_after(device.api(), place.stream, *array.producer_stream());
+    await_producers(bound, device, place.stream);
     return place;
 }
 
@@ -95,7 +95,7 @@ struct Trial::Ready {
     EntryPlace place;
     Plan plan;
     cuda::LoadedKernel code;
-    std::optional<CallMaps> maps;
+    std::optional<DeviceCall> call;
 };
 
 Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
@@ -112,30 +112,26 @@ Trial::Trial(const Dispatcher& dispatcher, nb::args arguments, nb::kwargs named)
     if (has_empty_outputs(bound_.index(), bound_.arguments())) fail_empty(kernel_);
     choose_candidates();
     ready_.resize(candidates_.size());
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     copy_arrays();
 }
 
 void Trial::choose_candidates() {
     const KernelIndex& index = bound_.index();
-    Choice choice = choose(index, bound_.arguments(), circumstances_, nullptr);
-    check_arrays(index, *choice.specialisation, bound_.arguments(), circumstances_.sm_count);
-    if (may_be_padded(index, bound_.arguments(), circumstances_, choice.variant)) {
-        padded_ = std::make_unique<PaddedArguments>(index, bound_.arguments());
-        if (padded_->found()) choice = choose(index, padded_->arguments(), circumstances_, nullptr);
-        if (!padded_->found() || choice.variant != Variant::aligned32) {
-            padded_.reset();
-            choice = choose(index, bound_.arguments(), circumstances_, nullptr);
-        }
-    }
-    candidates_ = alternatives(index, arguments(), circumstances_, choice);
+    const Setting setting{nullptr, nullptr, circumstances_};
+    Plan plan;
+    make_plan(index, bound_.arguments(), setting, plan);
+    padded_ = PaddedCall::find(index, bound_.arguments(), setting, plan);
+    const Plan& chosen = padded_ ? padded_->plan() : plan;
+    candidates_ = alternatives(index, arguments(), circumstances_, {chosen.specialisation, chosen.variant});
 }
 
 void Trial::copy_arrays() {
     if (padded_) {
-        padded_memory_ = std::make_unique<Buffer>(place_, padded_->bytes());
-        padded_->place(padded_memory_->data());
-        padded_->copy_in(*place_.device, place_.stream);
+        PaddedArguments& padded = padded_->arguments();
+        padded_memory_ = std::make_unique<Buffer>(place_, padded.bytes());
+        padded.place(padded_memory_->data());
+        padded.copy_in(*place_.device, place_.stream);
     }
     copies_ = std::make_unique<ArrayCopies>(bound_.index(), arguments(), place_);
     other_data_ = std::make_unique<Buffer>(place_, 2 * cache_bytes(place_));
@@ -201,10 +197,8 @@ Trial::Ready& Trial::ready(std::size_t candidate) {
     if (made->plan.programs() == 0) fail_empty(kernel_);
     if (place_.device) {
         made->code = ready_kernel(made->place, *place_.device);
-        check_launch_limits(kernel_, made->plan, *made->code.geometry);
-        made->maps.emplace(made->place, made->code.geometry->maps, arguments, *place_.device);
-        void** pointer = made->plan.pointers.data() + kernel_.parameters.size();
-        for (MadeMap& map : made->maps->made()) *pointer++ = &map.encoded;
+        made->call.emplace(made->place, arguments, made->plan, *place_.device, made->code);
+        made->call->launch.config.stream = place_.stream;
     }
     kept = std::move(made);
     return *kept;
@@ -215,17 +209,12 @@ void Trial::run(Ready& ready) const {
         const HostWork work{host_function(ready.place), ready.plan.block.data(), ready.plan.grid};
         return run_large(work, run_small(work));
     }
-    cuda::GpuDevice& device = *place_.device;
-    const int version = device.api().resolver.driver_version();
-    Launch made{ready.place, ready.place.index(), config_of(ready.plan, *ready.code.geometry, version),
-                ready.plan.pointers.data()};
-    made.config.stream = place_.stream;
-    launch(made, device, ready.code);
+    launch(ready.call->launch, *place_.device, ready.code);
 }
 
 double Trial::check(std::size_t candidate) {
     Ready& ready = this->ready(candidate);
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     copies_->reset();
     run(ready);
     const auto outputs = copies_->outputs();
@@ -236,7 +225,7 @@ double Trial::check(std::size_t candidate) {
 
 double Trial::time(std::size_t candidate, bool is_warm) {
     Ready& ready = this->ready(candidate);
-    const nb::gil_scoped_release released;
+    const Unlocked unlocked;
     copies_->restore();
     other_data_->fill(0);
     if (is_warm) run(ready);

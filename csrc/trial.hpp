@@ -10,9 +10,7 @@
 #include "bind.hpp"
 #include "call.hpp"
 #include "copies.hpp"
-#include "launch.hpp"
-#include "padded.hpp"
-#include "tensor_map.hpp"
+#include "run.hpp"
 #include "tuned.hpp"
 
 namespace gristmill {
@@ -47,7 +45,7 @@ private:
     void choose_candidates();
     void copy_arrays();
     // Of the call or, where it is served by padded copies of matrices, of these.
-    const Arguments& arguments() const { return padded_ ? padded_->arguments() : bound_.arguments(); }
+    const Arguments& arguments() const { return padded_ ? padded_->arguments().arguments() : bound_.arguments(); }
     Ready& ready(std::size_t candidate);
     void run(Ready& ready) const;
     double time_on_host(Ready& ready) const;
@@ -59,7 +57,7 @@ private:
     Bound bound_;
     Circumstances circumstances_;
     Workplace place_;
-    std::unique_ptr<PaddedArguments> padded_;
+    std::unique_ptr<PaddedCall> padded_;
     std::unique_ptr<Buffer> padded_memory_;
     std::vector<Choice> candidates_;
     std::unique_ptr<ArrayCopies> copies_;

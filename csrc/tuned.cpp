@@ -1,6 +1,7 @@
 #include "tuned.hpp"
 
 #include <algorithm>
+#include <atomic>
 
 #include "cpu.hpp"
 #include "device.hpp"
@@ -36,13 +37,15 @@ public:
         forget();
         return static_cast<std::uint16_t>(identities_.size() - 1);
     }
-    int& remembered(std::size_t slot) { return remembered_[slot]; }
+    std::atomic<int>& remembered(std::size_t slot) { return remembered_[slot]; }
 
 private:
-    void forget() { remembered_.fill(not_asked); }
+    void forget() {
+        for (auto& known : remembered_) known = not_asked;
+    }
 
     std::vector<DeviceIdentity> identities_;
-    std::array<int, most_remembered> remembered_;
+    std::array<std::atomic<int>, most_remembered> remembered_;
 };
 
 KnownDevices& known_devices() {
@@ -82,8 +85,11 @@ DeviceIdentity identity_of(const Device& device) {
 int tuned_device(const Device& device) {
     const std::size_t slot = device.kind == DeviceKind::cpu ? 0 : static_cast<std::size_t>(device.ordinal) + 1;
     if (slot >= most_remembered) return no_tuned_device;
-    int& known = known_devices().remembered(slot);
-    if (known == not_asked) known = known_devices().find(identity_of(device));
+    std::atomic<int>& remembered = known_devices().remembered(slot);
+    int known = remembered.load(std::memory_order_relaxed);
+    if (known != not_asked) return known;
+    known = known_devices().find(identity_of(device));
+    remembered.store(known, std::memory_order_relaxed);
     return known;
 }
 

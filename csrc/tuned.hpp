@@ -34,7 +34,7 @@ struct LoadedRow {
     std::vector<std::int64_t> key;
 };
 
-// The rows of one kernel. Hold the GIL.
+// The rows of one kernel. Hold the GIL; a C library has none, and adds no rows.
 class TunedRows {
 public:
     explicit TunedRows(const Kernel& kernel) : kernel_(kernel) {}
@@ -91,7 +91,7 @@ private:
 // The device as tables name it. Makes a CUDA device ready; release the GIL around the first call.
 DeviceIdentity identity_of(const Device& device);
 
-// The number of a device in tuned tables; `no_tuned_device`: there is no row for it. The device is ready. Hold the GIL.
+// The number of a device in tuned tables; `no_tuned_device`: there is no row for it. The device is ready.
 int tuned_device(const Device& device);
 
 // The number of a device that a loaded table names. Hold the GIL.

@@ -25,7 +25,7 @@ LAYERS = (
     ("compiler",),
     ("compiler.compile", "compiler.explain"),
     ("compat", "porting", "uses"),
-    ("build",),
+    ("build", "project"),
     ("runtime", "kernels", "cmake"),
     ("cli", "__main__"),
 )

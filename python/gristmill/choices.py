@@ -292,7 +292,8 @@ def _specialise(
     )
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
-    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, bool(config and config.aligned))
+    only_aligned, blocks = bool(config and config.aligned), config.blocks_per_sm if config else None
+    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, only_aligned, blocks or 1)
 
 
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:

@@ -14,6 +14,7 @@ DEFAULT_NUM_WARPS = 4
 DEFAULT_NUM_STAGES = 1
 NUM_WARPS = (1, 2, 4, 8, 16, 32)
 NUM_STAGES = range(1, 9)
+BLOCKS_PER_SM = range(1, 9)
 
 Constants = tuple[tuple[str, object], ...]
 
@@ -21,25 +22,39 @@ Constants = tuple[tuple[str, object], ...]
 class Config:
     """Constants that are chosen together, with the number of warps and of pipeline stages.
 
+    `blocks_per_sm`: how many blocks of threads a multiprocessor is to hold at once, so that one computes while another
+    waits or stores: each has its part of shared memory and of the registers.
     `aligned=True`: only the code for aligned calls is compiled, in which arrays start on 16 bytes, lengths and strides
     that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
     """
 
     def __init__(
-        self, *, num_warps: int | None = None, num_stages: int | None = None, aligned: bool = False, **constants: object
+        self,
+        *,
+        num_warps: int | None = None,
+        num_stages: int | None = None,
+        blocks_per_sm: int | None = None,
+        aligned: bool = False,
+        **constants: object,
     ):
-        for name, value, allowed in (("num_warps", num_warps, NUM_WARPS), ("num_stages", num_stages, NUM_STAGES)):
+        for name, value, allowed in (
+            ("num_warps", num_warps, NUM_WARPS),
+            ("num_stages", num_stages, NUM_STAGES),
+            ("blocks_per_sm", blocks_per_sm, BLOCKS_PER_SM),
+        ):
             if value is not None and not is_one_of(value, allowed):
                 raise _impossible(f"{name}={value!r}", allowed_fix(name, allowed))
         if not isinstance(aligned, bool):
             raise _impossible(f"aligned={aligned!r}", "write `aligned=True`, or leave it out")
         self.num_warps = num_warps
         self.num_stages = num_stages
+        self.blocks_per_sm = blocks_per_sm
         self.aligned = aligned
         self.constants = constants
 
     def __repr__(self) -> str:
-        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "aligned": self.aligned or None}
+        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "blocks_per_sm": self.blocks_per_sm}
+        launch["aligned"] = self.aligned or None
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
@@ -94,6 +109,7 @@ class Specialisation:
     num_stages: int = DEFAULT_NUM_STAGES
     has_config: bool = False
     only_aligned: bool = False
+    blocks_per_sm: int = 1
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -102,7 +118,7 @@ class Specialisation:
 
     @property
     def id(self) -> str:
-        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3` if it has more than one stage."""
+        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3b2` with stages and blocks, if more than one."""
         return "__".join([self.base, *([self.suffix] if self.suffix else [])])
 
     @property
@@ -113,7 +129,8 @@ class Specialisation:
     @property
     def suffix(self) -> str:
         stages = f"s{self.num_stages}" if self.num_stages != DEFAULT_NUM_STAGES else ""
-        return f"w{self.num_warps}{stages}" if self.has_config else ""
+        blocks = f"b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
+        return f"w{self.num_warps}{stages}{blocks}" if self.has_config else ""
 
     def symbol(self, variant: Variant) -> str:
         """Return the entry symbol, a C identifier."""

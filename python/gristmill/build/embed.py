@@ -13,6 +13,7 @@ from typing import Any
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
+from gristmill.build.plain import write_plain_images
 from gristmill.build.ptxas import Usage
 from gristmill.build.tuned import TunedRow
 from gristmill.dtypes import i64
@@ -209,15 +210,20 @@ class TablesWriter:
         return self._code.refer(map(_int64, code))
 
 
-def write_outputs(manifest: Manifest, out: Path, *, gristmill_version: str, ar: str) -> list[tuple[str, int]]:
+def write_outputs(
+    manifest: Manifest, out: Path, *, gristmill_version: str, ar: str, has_library: bool = False
+) -> list[tuple[str, int]]:
     """Write tables.cpp, images.cpp, images.bin and libhost.a; return name and embedded bytes of each image.
 
-    A file that would not change is left as it is, so that nothing is compiled again for it.
+    With `has_library` also what a C library has in the place of compressed images. A file that would not change is left
+    as it is, so that nothing is compiled again for it.
     """
     blob, placed = pack_images(manifest.images)
     tables = TablesWriter(manifest, gristmill_version).write(placed)
     write_if_changed(out / "images.bin", blob)
     write_if_changed(out / "images.cpp", IMAGES_CPP.encode())
+    if has_library:
+        write_plain_images(blob, ((place.offset, place.size) for place in placed), out)
     write_if_changed(out / "tables.cpp", tables.encode())
     write_if_changed(out / "libhost.a", archive(manifest.objects, ar))
     return [(row.name, place.share) for row, place in zip(manifest.images, placed, strict=True)]

@@ -23,6 +23,7 @@ from gristmill.build.tuned import read_tables
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, run_all
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
+from gristmill.errors import BuildError
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel
@@ -37,6 +38,11 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
     """
     settings.out.mkdir(parents=True, exist_ok=True)
     kernels = load_project(settings.sources, settings.project_dir)
+    if not kernels:
+        files = ", ".join(path.name for path in settings.sources)
+        raise BuildError(
+            f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES"
+        )
     tuned = read_tables(settings.tuning, kernels)
     build = Build(settings, kernels, compiler, cache or Cache.from_environment())
     try:
@@ -44,7 +50,13 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
             build.progress.say(f"warning: {line}")
         tables = ManifestBuilder(settings, kernels, build.compile_all(), tuned)
         manifest = tables.build(build.assemble_all(tables))
-        images = write_outputs(manifest, settings.out, gristmill_version=__version__, ar=settings.ar)
+        images = write_outputs(
+            manifest,
+            settings.out,
+            gristmill_version=__version__,
+            ar=settings.ar,
+            has_library=settings.has_library,
+        )
         write_type_stub(settings, kernels)
         build.progress.summarise(images, (settings.out / "libhost.a").stat().st_size)
     finally:

@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from gristmill.build.code import pack_codes
 from gristmill.build.sources import fingerprint
 from gristmill.errors import BuildError, GristmillError, Position
+from gristmill.positions import shown_from
 
 if TYPE_CHECKING:
     from gristmill.build.enumerate import Job
@@ -191,9 +192,10 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, _claim_stdout()
     setup = json.loads(requests.readline())
     answer_one = _prepare(setup)
-    for line in requests:
-        answers.write(answer_one(json.loads(line)))
-        answers.flush()
+    with shown_from(Path(setup["project_dir"])):
+        for line in requests:
+            answers.write(answer_one(json.loads(line)))
+            answers.flush()
 
 
 def _claim_stdout() -> IO[bytes]:

@@ -49,7 +49,7 @@ def _passed(
     function = frontend.build(kernel, specialisation, variant, has_windows)
     if target.kind == "host":
         function.name += f"__{target.level}"
-    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes_of(function.blocks_per_sm)
     function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     if is_regular:

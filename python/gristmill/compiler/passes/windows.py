@@ -28,7 +28,7 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.passes import access
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, STORE_BUFFERS, fits_groups, panel_bytes
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
@@ -72,7 +72,7 @@ def keep(function: Function) -> bool:
     for op, tensor_map in zip(windows, found, strict=True):
         size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
         op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
-        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": STORE_BUFFERS}
+        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": 1}
     return len(function.maps) <= MOST_MAPS
 
 

@@ -14,10 +14,12 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import LANE_BITS, Coordinates, Layout, flatten
+from gristmill.compiler.machine import V
 from gristmill.compiler.targets.thread_products import Shared
 from gristmill.compiler.tensor import CHUNK_BYTES, GROUP_ROWS, GROUP_WARPS, panel_bytes, panels, powers
 
 WIDTH = CHUNK_BYTES // 4  # elements that are written at once
+Write = tuple[Shared, V, list[V]]  # elements side by side, and where they go
 DEPTHS = (1, 0)  # the axis of the depth: of the left operand, of the right one
 
 
@@ -46,11 +48,17 @@ def terms(a: Any, b: Any) -> list[tuple[Shared, Shared]]:
 
 
 def parts(m: Any, op: Op, tiles: Sequence[Shared]) -> list[Parts]:
-    """Make the copies of both operands: they are there for the warpgroup that made them."""
+    """Make the copies of both operands: they are there for the warpgroup that made them.
+
+    All is read before anything is written, so that no read waits for the one before.
+    """
     made = [_rooms(m, op, side, tile) for side, tile in enumerate(tiles)]
-    m.group_barrier()  # what is there has been read
+    writes: list[Write] = []
     for side, (tile, own) in enumerate(zip(tiles, made, strict=True)):
-        (_copy_across if op.attributes["across"][side] else _copy_along)(m, side, tile, own)
+        writes += (_read_across if op.attributes["across"][side] else _read_along)(m, side, tile, own)
+    m.group_barrier()  # what is there has been read
+    for room, index, words in writes:
+        m.shared_store_wide(room.memory, m.add_index(index, room.start), words)
     m.show_tensor_cores()
     m.group_barrier()
     return made
@@ -72,34 +80,36 @@ def _rooms(m: Any, op: Op, side: int, tile: Shared) -> Parts:
     return Parts(rooms[0] if is_across else tile, rooms[-1] if has_low else None)
 
 
-def _copy_along(m: Any, side: int, tile: Shared, own: Parts) -> None:
-    """Write what is left of a tile that lies along the depth to the same places."""
+def _read_along(m: Any, side: int, tile: Shared, own: Parts) -> list[Write]:
+    """What is left of a tile that lies along the depth goes to the same places."""
     if own.low is None:
-        return
+        return []
     depth = DEPTHS[side]
     chunks = [c << WIDTH.bit_length() - 1 for c in powers(1, tile.shape[depth] // WIDTH)]
     layout = _layout(m, side, tile.shape, [_on(depth, c) for c in chunks] + _outer(m, side, tile.shape))
+    found: list[Write] = []
     for _, index in m.positions(layout, _wide(own.low, depth)):
         place = m.add_index(index, tile.start) if tile.start is not None else index
         words = m.shared_load_wide(tile.memory, place, tile.dtype, WIDTH)
-        m.shared_store_wide(own.low.memory, m.add_index(index, own.low.start), [m.rest_of_tf32(x) for x in words])
+        found.append((own.low, index, [m.rest_of_tf32(x) for x in words]))
+    return found
 
 
-def _copy_across(m: Any, side: int, tile: Shared, own: Parts) -> None:
-    """Write a tile that lies across the depth turned, and what is left of it: a warp reads a row of banks at once."""
+def _read_across(m: Any, side: int, tile: Shared, own: Parts) -> list[Write]:
+    """A tile that lies across the depth is turned, and what is left of it: a warp reads a row of banks at once."""
     depth, outer = DEPTHS[side], _outer(m, side, tile.shape)
     chunks = [c << WIDTH.bit_length() - 1 for c in powers(1, tile.shape[depth] // WIDTH)]
     layout = _layout(m, side, tile.shape, [*outer[:LANE_BITS], *(_on(depth, c) for c in chunks), *outer[LANE_BITS:]])
     source, target = dict(m.positions(layout, tile.arrangement)), _wide(own.high, depth)
-    group = target.group(layout)
+    group, found = target.group(layout), list[Write]()
     for register, index in m.positions(layout, target):
         places = [source[register ^ other] for other in group]
         at = places if tile.start is None else [m.add_index(p, tile.start) for p in places]
         words = [m.shared_load(tile.memory, place, tile.dtype) for place in at]
-        m.shared_store_wide(own.high.memory, m.add_index(index, own.high.start), words)
+        found.append((own.high, index, words))
         if own.low is not None:
-            rest = [m.rest_of_tf32(x) for x in words]
-            m.shared_store_wide(own.low.memory, m.add_index(index, own.low.start), rest)
+            found.append((own.low, index, [m.rest_of_tf32(x) for x in words]))
+    return found
 
 
 def _wide(room: Shared, depth: int) -> Any:

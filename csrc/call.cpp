@@ -38,12 +38,10 @@ Setting make_plan(Bound& bound, PyObject* grid, Grid& given, Plan& plan) {
     if (!grid || grid == Py_None) grid = bound.grid();
     const bool is_given = grid && grid != Py_None;
     if (is_given) given = read_grid(bound.index().kernel, grid);
-    return make_plan(bound.index(), bound.arguments(), bound.only(), is_given ? &given : nullptr, plan);
-}
-
-void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream) {
-    for (const ArrayArgument& array : bound.arrays())
-        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
+    const Setting setting{bound.only(), is_given ? &given : nullptr,
+                          circumstances_of(bound.index(), bound.arguments())};
+    make_plan(bound.index(), bound.arguments(), setting, plan);
+    return setting;
 }
 
 // A call that may come again is remembered, unless code had to be loaded: other threads may have changed its arrays.
@@ -89,6 +87,11 @@ bool run_padded(PaddedCall& padded, Bound& bound) {
 
 }  // namespace
 
+void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream) {
+    for (const ArrayArgument& array : bound.arrays())
+        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
+}
+
 void call(const Callable& callable, const CallArguments& given, PyObject* grid) {
     const bool is_repeatable = !grid && !given.names;
     if (!is_repeatable || !callable.known.launch(callable, given)) call_in_full(callable, given, grid, is_repeatable);
@@ -108,6 +111,7 @@ nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     result["variant"] = variant_names[static_cast<std::size_t>(plan.variant)];
     result["entry_point"] = place.entry().symbol;
     result["device"] = describe(bound.arguments().device);
+    result["chosen_by"] = plan.is_tuned ? "tuned table" : "formula";
     result["grid"] = nb::make_tuple(plan.grid[0], plan.grid[1], plan.grid[2]);
     if (padded) {
         nb::list names;

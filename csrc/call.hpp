@@ -15,4 +15,7 @@ void call(const Callable& callable, const CallArguments& given, PyObject* grid =
 // What `call` would run, without running it: specialisation, variant, device, grid, image and its geometry.
 nanobind::dict explain_call(const Callable& callable, const CallArguments& given);
 
+// Order a stream after those that the arrays' makers named.
+void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream);
+
 }  // namespace gristmill

@@ -72,7 +72,7 @@ inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_
                         context_is_destroyed = 709, misaligned_address = 716, launch_failed = 719,
                         driver_mismatch = 803;
 
-inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
+inline constexpr int attribute_sm_count = 16, attribute_l2_bytes = 38, attribute_major = 75, attribute_minor = 76;
 inline constexpr int pool_release_threshold = 4;
 inline constexpr int pointer_device_ordinal = 9;
 inline constexpr int kernel_attribute_dynamic_shared_bytes = 8;
@@ -149,6 +149,13 @@ struct Api {
     Call<Event, Stream> cuEventRecord{resolver, "cuEventRecord", 2000};
     Call<Stream, Event, unsigned> cuStreamWaitEvent{resolver, "cuStreamWaitEvent", 3020};
     Call<Event> cuEventDestroy{resolver, "cuEventDestroy", 4000};
+    Call<Event> cuEventSynchronize{resolver, "cuEventSynchronize", 2000};
+    Call<float*, Event, Event> cuEventElapsedTime{resolver, "cuEventElapsedTime", 2000};
+    Call<std::uintptr_t*, std::size_t> cuMemAlloc{resolver, "cuMemAlloc", 3020};
+    Call<std::uintptr_t> cuMemFree{resolver, "cuMemFree", 3020};
+    Call<std::uintptr_t, unsigned char, std::size_t, Stream> cuMemsetD8Async{resolver, "cuMemsetD8Async", 3020};
+    Call<std::uintptr_t, std::uintptr_t, std::size_t, Stream> cuMemcpyDtoDAsync{resolver, "cuMemcpyDtoDAsync", 3020};
+    Call<void*, std::uintptr_t, std::size_t> cuMemcpyDtoH{resolver, "cuMemcpyDtoH", 3020};
 };
 
 inline constexpr int oldest_driver = 12000;  // cuLibraryLoadData

@@ -120,10 +120,12 @@ void PaddedArguments::copy_out(const cuda::GpuDevice& device, cuda::Stream strea
         if (matrices_[i].is_written) copy(device, stream, matrices_[i], true);
 }
 
-bool is_worth_padding(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count) {
+bool may_be_padded(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
+                   Variant variant) {
     const Kernel& kernel = index.kernel;
-    return !kernel.padded.empty() && arguments.device.kind == DeviceKind::cuda &&
-           evaluate_for(kernel, kernel.specialisations[0], arguments, sm_count, kernel.padded) != 0;
+    if (variant != Variant::general32 || kernel.padded.empty() || arguments.device.kind != DeviceKind::cuda) return false;
+    const Specialisation& any = kernel.specialisations[0];
+    return evaluate_for(kernel, any, arguments, circumstances.sm_count, kernel.padded) != 0;
 }
 
 StreamMemory::StreamMemory(cuda::GpuDevice& device, cuda::Stream stream, std::size_t bytes)

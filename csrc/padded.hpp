@@ -48,8 +48,9 @@ private:
     std::size_t count_ = 0, bytes_ = 0;
 };
 
-// Whether a kernel says that a call's unaligned matrices are worth copies.
-bool is_worth_padding(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count);
+// Whether a kernel says that a call's unaligned matrices are worth copies, for which `variant` serves as they are.
+bool may_be_padded(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
+                   Variant variant);
 
 // Memory for one launch, out of a pool of the device that keeps what it once had: taken and given back in the order of
 // a stream. `data()` is null where there is none.

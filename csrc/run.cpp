@@ -29,6 +29,12 @@ int code_source(const KernelIndex& index, const Arguments& arguments) {
     });
 }
 
+int asked_device(const KernelIndex& index, const Arguments& arguments) {
+    if (index.tuned().is_empty()) return no_tuned_device;
+    if (arguments.device.kind == DeviceKind::cuda) ready_device(arguments.device.ordinal);
+    return tuned_device(arguments.device);
+}
+
 std::string host_levels_text() {
     return listed(tables.host_levels, [](HostLevel level) { return std::string(level_name(level)); });
 }
@@ -57,6 +63,7 @@ std::int64_t touched_bytes(const Kernel& kernel, const Arguments& arguments) {
 void take(const Choice& choice, Plan& plan) {
     plan.specialisation = choice.specialisation;
     plan.variant = choice.variant;
+    plan.is_tuned = choice.is_tuned;
 }
 
 Launch checked_launch(const EntryPlace& place, const Plan& plan, const Geometry& geometry,
@@ -68,28 +75,30 @@ Launch checked_launch(const EntryPlace& place, const Plan& plan, const Geometry&
 
 }  // namespace
 
-Setting make_plan(const KernelIndex& index, const Arguments& arguments, const Specialisation* only, const Grid* grid,
-                  Plan& plan) {
-    const Setting setting{only, grid, multiprocessors(index, arguments), code_source(index, arguments)};
-    take(choose(index, arguments, setting.sm_count, setting.source, only), plan);
-    check_arrays(index, *plan.specialisation, arguments, setting.sm_count);
-    complete_plan(index, arguments, setting.sm_count, grid, plan);
-    return setting;
+Circumstances circumstances_of(const KernelIndex& index, const Arguments& arguments) {
+    return {multiprocessors(index, arguments), code_source(index, arguments), asked_device(index, arguments)};
+}
+
+void make_plan(const KernelIndex& index, const Arguments& arguments, const Setting& setting, Plan& plan) {
+    const std::int64_t sm_count = setting.circumstances.sm_count;
+    take(choose(index, arguments, setting.circumstances, setting.only), plan);
+    check_arrays(index, *plan.specialisation, arguments, sm_count);
+    complete_plan(index, arguments, sm_count, setting.grid, plan);
 }
 
 std::unique_ptr<PaddedCall> PaddedCall::find(const KernelIndex& index, const Arguments& arguments,
                                              const Setting& setting, const Plan& plan) {
-    if (plan.variant == Variant::aligned32 || !is_worth_padding(index, arguments, setting.sm_count)) return {};
+    if (!may_be_padded(index, arguments, setting.circumstances, plan.variant)) return {};
     auto padded = std::make_unique<PaddedCall>(index, arguments, setting);
     if (!padded->arguments_.found()) return {};
-    take(choose(index, padded->arguments_.arguments(), setting.sm_count, setting.source, setting.only), padded->plan_);
+    take(choose(index, padded->arguments_.arguments(), setting.circumstances, setting.only), padded->plan_);
     if (padded->plan_.variant != Variant::aligned32) return {};
     padded->complete();
     return padded;
 }
 
 void PaddedCall::complete() {
-    complete_plan(index_, arguments_.arguments(), setting_.sm_count, setting_.grid, plan_);
+    complete_plan(index_, arguments_.arguments(), setting_.circumstances.sm_count, setting_.grid, plan_);
 }
 
 bool PaddedCall::launch(cuda::GpuDevice& device, cuda::LoadedKernel kernel, cuda::Stream stream) {
@@ -113,8 +122,10 @@ std::size_t host_level(const EntryPlace& place) {
     return *level;
 }
 
+HostFunction host_function(const EntryPlace& place) { return place.entry().host[host_level(place)]; }
+
 void run_on_host(const EntryPlace& place, const Arguments& arguments, const Plan& plan) {
-    const HostWork work{place.entry().host[host_level(place)], plan.block.data(), plan.grid};
+    const HostWork work{host_function(place), plan.block.data(), plan.grid};
     std::int64_t done = 0;
     if (touched_bytes(place.kernel, arguments) < bytes_to_unlock) done = run_small(work);
     if (done == work.programs()) return;

@@ -21,16 +21,18 @@ using Grid = std::array<std::int64_t, 3>;
 struct Setting {
     const Specialisation* only;
     const Grid* grid;
-    std::int64_t sm_count;
-    int source;
+    Circumstances circumstances;
 };
 
+// What the choice of a specialisation for these arguments depends on besides them. May make the device.
+Circumstances circumstances_of(const KernelIndex& index, const Arguments& arguments);
+
 // Choose, check and complete. Raises Failure.
-Setting make_plan(const KernelIndex& index, const Arguments& arguments, const Specialisation* only, const Grid* grid,
-                  Plan& plan);
+void make_plan(const KernelIndex& index, const Arguments& arguments, const Setting& setting, Plan& plan);
 
 // Index of the code that runs on this CPU. Raises Failure if there is none.
 std::size_t host_level(const EntryPlace& place);
+HostFunction host_function(const EntryPlace& place);
 
 // Run the programs of a plan on the CPU. Where the work is more than a moment's, other threads of Python may run.
 void run_on_host(const EntryPlace& place, const Arguments& arguments, const Plan& plan);
@@ -56,6 +58,7 @@ public:
     static std::unique_ptr<PaddedCall> find(const KernelIndex& index, const Arguments& arguments,
                                             const Setting& setting, const Plan& plan);
     const Plan& plan() const { return plan_; }  // complete, but for where the copies lie
+    PaddedArguments& arguments() { return arguments_; }
     EntryPlace place() const { return {index_.kernel, *plan_.specialisation, plan_.variant}; }
     std::vector<std::size_t> parameters() const { return arguments_.parameters(); }  // of which there are copies
     // Do not hold the lock. False: there is no memory for the copies, and nothing is queued.

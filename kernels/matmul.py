@@ -45,15 +45,20 @@ def programs(m, n, BLOCK_M, BLOCK_N):
 
 def suits(
     m, n, depth, a_size, a_row, a_column, b_size, b_rows, b_row, b_column, out_size, out_rows, out_columns, out_row,
-    out_column, BLOCK_M, BLOCK_N, A_TURNED, B_TURNED, ANY_STRIDES,
+    out_column, A_TURNED, B_TURNED, ANY_STRIDES,
 ):  # fmt: skip
-    """Whether shapes go together, strides are those of a configuration, and no later tile is faster."""
+    """Whether shapes go together, and strides are those of a configuration."""
     is_matrix = (a_size == m * depth) & (b_size == depth * n) & (out_size == m * n)
     agrees = (b_rows == depth) & (out_rows == m) & (out_columns == n)
     a = gm.where(A_TURNED, (a_row == 1) | (m <= 1), (a_column == 1) | (depth <= 1))
     b = gm.where(B_TURNED, (b_row == 1) | (depth <= 1), (b_column == 1) | (n <= 1))
     is_dense = a & b & ((out_column == 1) | (n <= 1))
-    return is_matrix & agrees & (ANY_STRIDES | (is_dense & (A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N))))
+    return is_matrix & agrees & (ANY_STRIDES | is_dense)
+
+
+def is_best(m, n, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
+    """Whether a tile is the one to take, where there are several."""
+    return ANY_STRIDES | A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N)
 
 
 def is_fastest(m, n, BLOCK_M, BLOCK_N):
@@ -82,7 +87,11 @@ def is_worth_copies(m, n, depth):
     return m * n * depth >= 1 << 29
 
 
-@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, padded=is_worth_copies)
+# What a tile costs depends on how operands lie: rows of one table have both.
+KEY = ["m", "n", "depth", "a_column == 1", "b_column == 1"]
+
+
+@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY, padded=is_worth_copies)
 def matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -132,14 +141,26 @@ def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N):
     return programs(out_size // n, n, BLOCK_M, BLOCK_N)
 
 
-def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns, BLOCK_M, BLOCK_N):
+def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns):
     """As `suits`, for contiguous arrays of which only the last axis counts."""
     is_layer = (w_size == n * depth) & (w_depth == depth) & (bias_size == n)
     agrees = (x_size * n == out_size * depth) & (out_columns == n)
-    return is_layer & agrees & is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
+    return is_layer & agrees
 
 
-@gm.kernel(configs=[gm.Config(**tile) for tile in TILES], where=fits, grid=programs_of_rows, pick=suits_rows)
+def is_best_of_rows(n, out_size, BLOCK_M, BLOCK_N):
+    """As `is_fastest`, for all rows of an array of any rank."""
+    return is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
+
+
+@gm.kernel(
+    configs=[gm.Config(**tile) for tile in TILES],
+    where=fits,
+    grid=programs_of_rows,
+    pick=suits_rows,
+    prefer=is_best_of_rows,
+    key=["out_size // n", "n", "depth"],
+)
 def linear(
     x: gm.ptr[D],
     w: gm.ptr[D],

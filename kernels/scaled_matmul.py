@@ -23,7 +23,7 @@ CONFIGS = [
 
 def suits(
     m, n, depth, a_size, a_row, a_column, b_size, b_rows, b_row, b_column, a_scales, b_scales, out_size, out_rows,
-    out_columns, out_row, out_column, BLOCK_M, BLOCK_N, B_TURNED,
+    out_columns, out_row, out_column, B_TURNED,
 ):  # fmt: skip
     """Whether shapes go together, and rows of `a` and `out` and the columns of `b`, or its rows, are contiguous."""
     is_matrix = (a_size == m * depth) & (b_size == depth * n) & (out_size == m * n)
@@ -31,11 +31,18 @@ def suits(
     is_scaled = ((a_scales == 1) | (a_scales == m)) & ((b_scales == 1) | (b_scales == n))
     is_dense = ((a_column == 1) | (depth <= 1)) & ((out_column == 1) | (n <= 1))
     is_b = gm.where(B_TURNED, (b_row == 1) | (depth <= 1), (b_column == 1) | (n <= 1))
-    is_large = gm.cdiv(m, 128) * gm.cdiv(n, BLOCK_N) * 2 > gm.sm_count
-    return is_matrix & agrees & is_scaled & is_dense & is_b & ((BLOCK_M == 64) | is_large)
+    return is_matrix & agrees & is_scaled & is_dense & is_b
 
 
-@gm.kernel(configs=CONFIGS, grid=programs, pick=suits)
+def is_best(m, n, BLOCK_M, BLOCK_N):
+    """Whether there are enough tiles for half of the multiprocessors."""
+    return (BLOCK_M == 64) | (gm.cdiv(m, 128) * gm.cdiv(n, BLOCK_N) * 2 > gm.sm_count)
+
+
+KEY = ["m", "n", "depth", "b_row == 1"]
+
+
+@gm.kernel(configs=CONFIGS, grid=programs, pick=suits, prefer=is_best, key=KEY)
 def scaled_matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],

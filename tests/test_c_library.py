@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,21 +21,40 @@ from runtime.fakes import Stub
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "c"
 PRINTED = "rowops 1.0: 1 kernel, axpy\n10.5 21 31.5 -1\n42 52.5 63 -1\n"
+TUNED = """\
+[[table]]
+kernel = "axpy"
+device = "Stub GPU"
+architecture = "sm_90"
+units = 132
+key = ["columns"]
+rows = [{ dtypes = ["f32"], key = [2048], variant = "a32", take = "axpy__f32__1024__w4" }]
+"""
 pytestmark = [needs_tools, pytest.mark.skipif(not EXAMPLE.exists(), reason="not in a checkout")]
 
 
-def configure(build: Path, *options: str) -> None:
-    """Configure the example; without options C++ is not optimised, which the default run has no time for."""
+def configure(build: Path, *options: str, project: Path = EXAMPLE) -> None:
+    """Configure a project; without options C++ is not optimised, which the default run has no time for."""
     found = [f"-DCMAKE_MAKE_PROGRAM={NINJA}", f"-DPython_EXECUTABLE={sys.executable}"]
     found += [f"-Dgristmill_ROOT={PACKAGE / 'cmake'}", f"-DCMAKE_INSTALL_PREFIX={build / 'prefix'}"]
-    run(CMAKE, "-G", "Ninja", "-S", EXAMPLE, "-B", build, *found, *options, cwd=build.parent)
+    run(CMAKE, "-G", "Ninja", "-S", project, "-B", build, *found, *options, cwd=build.parent)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """The example's folder of results, without its Python module."""
-    build = tmp_path_factory.mktemp("c") / "build"
-    configure(build)
+    """The example's folder of results, without its Python module; calls with 2048 columns are tuned."""
+    project = tmp_path_factory.mktemp("c") / "example"
+    shutil.copytree(EXAMPLE, project)
+    for file, old, new in (
+        ("kernels/axpy.py", "BLOCK=[256, 1024]", 'configs=[gm.Config(BLOCK=n) for n in (256, 1024)], key=["columns"]'),
+        ("CMakeLists.txt", "CXX_LIBRARY", "CXX_LIBRARY TUNING tuned.toml"),
+    ):
+        text = (project / file).read_text()
+        assert old in text
+        (project / file).write_text(text.replace(old, new))
+    (project / "tuned.toml").write_text(TUNED)
+    build = project.parent / "build"
+    configure(build, project=project)
     run(NINJA, "-C", build, "example", cwd=build)
     return build
 
@@ -154,16 +174,25 @@ def test_a_kernel_that_is_found_again_is_the_same(library):
 
 
 def test_calls_launch_on_a_device_and_stream(library, stub):
-    stub.set_parameters("axpy__f32__1024__a32", [8, 8, 4, 4, 4, 4, 4])
+    stub.set_parameters("axpy__f32__1024__w4__a32", [8, 8, 4, 4, 4, 4, 4])
     x, y = (array(address, "f32", (3, 4096)) for address in (0x7F0000000000, 0x7F0000800000))
     grid = (ctypes.c_int64 * 3)(5, 6, 7)
     kernel = library.find("axpy", BLOCK="1024")
     library.launch(kernel, x, y, real(0.5), place=Place(CUDA, 1, 0x1234, None))
     library.launch(kernel, x, y, real(0.5), place=Place(CUDA, 1, None, grid))
     first, second = stub.launches
-    assert (first.entry, first.grid, first.stream) == ("axpy__f32__1024__a32", (4, 3, 1), 0x1234)
+    assert (first.entry, first.grid, first.stream) == ("axpy__f32__1024__w4__a32", (4, 3, 1), 0x1234)
     assert (second.grid, second.stream) == ((5, 6, 7), 0)
     assert b"".join(first.parameters) == struct.pack("=QQf4i", 0x7F0000000000, 0x7F0000800000, 0.5, 3, 4096, 4096, 4096)
+
+
+@pytest.mark.parametrize(("columns", "entry"), [(2048, "axpy__f32__1024__w4__a32"), (4096, "axpy__f32__256__w4__a32")])
+def test_calls_take_what_a_tuned_table_says(library, stub, columns, entry):
+    stub.set_parameters(entry, [8, 8, 4, 4, 4, 4, 4])
+    x, y = (array(address, "f32", (3, columns)) for address in (0x7F0000000000, 0x7F0000800000))
+    before = len(stub.launches)
+    library.launch(library.find("axpy"), x, y, real(0.5), place=Place(CUDA, 0, None, None))
+    assert [launch.entry for launch in stub.launches[before:]] == [entry]
 
 
 no_cubins = pytest.mark.skipif(not find_ptxas(), reason="the package nvidia-cuda-nvcc-cu12 is not installed")

@@ -34,6 +34,15 @@ import gristmill as gm
 def touch(x: gm.ptr[gm.f32]):
     pass
 """
+TABLE = """\
+[[table]]
+kernel = "gone"
+device = "d"
+architecture = "sm_90"
+units = 1
+key = ["n"]
+rows = [{ dtypes = ["f32"], key = [1], variant = "a32", take = "gone__f32" }]
+"""
 
 
 def configure(folder: Path, call: str, *, python: str = "", version: str = "", root: Path = PACKAGE) -> str:
@@ -61,6 +70,7 @@ def configure(folder: Path, call: str, *, python: str = "", version: str = "", r
         ("gristmill_add_kernels(k MODULE p.k)", "no kernel files in SOURCES"),
         ("gristmill_add_kernels(k MODULE p.k SOURCES no.py)", "there is no file `no.py`"),
         ("gristmill_add_kernels(k k.py MODULE p.k)", "unknown argument `k.py`"),
+        ("gristmill_add_kernels(k MODULE p.k SOURCES k.py TUNING no.toml)", "there is no tuned table `no.toml`"),
         ("gristmill_add_kernels(k MODULE p.k SOURCES k.py CUBINS)", "CUBINS has no value"),
         ("gristmill_add_kernels(k MODULE p.k SOURCES k.py)", "C++ is not a language of this project"),
         ("add_custom_target(k)\ngristmill_add_kernels(k MODULE p.k SOURCES k.py)", "there is a target `k` already"),
@@ -123,13 +133,20 @@ def package_with_small_launcher(tmp_path_factory) -> Path:
 def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, package_with_small_launcher, monkeypatch):
     monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
     project = tmp_path / "a pröject ☃"
-    said = configure(project, DEMO, python=PYTHON, root=package_with_small_launcher)
+    call = DEMO.replace(")", " TUNING tuning/*.toml)")
+    said = configure(project, call, python=PYTHON, root=package_with_small_launcher)
     assert "Generating done" in said, said
     assert "[1/1] touch sm_80" in ninja(project)
     assert "no work to do" in ninja(project)
     (project / "k.py").write_text(KERNEL.replace("pass", "return"))
     assert "Linking" in ninja(project)
     assert "no work to do" in ninja(project)
+    (project / "tuning").mkdir()
+    (project / "tuning" / "a.toml").write_text(TABLE)
+    assert "warning: a.toml: there is no kernel `gone`" in ninja(project)
+    assert "no work to do" in ninja(project)
+    (project / "tuning" / "a.toml").write_text(TABLE.replace("gone", "away"))
+    assert "warning: a.toml: there is no kernel `away`" in ninja(project)
     good = KERNEL.replace("pass", "return")
     assert installed_source(project) == good[good.index("@") :]
     (project / "k.py").write_text(good.replace("return", "x + gm"))

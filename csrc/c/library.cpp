@@ -84,7 +84,8 @@ void run(const KernelIndex& index, const Arguments& arguments, const gristmill_p
     Grid grid;
     if (place.grid) std::copy_n(place.grid, 3, grid.begin());
     Plan plan;
-    const Setting setting = make_plan(index, arguments, nullptr, place.grid ? &grid : nullptr, plan);
+    const Setting setting{nullptr, place.grid ? &grid : nullptr, circumstances_of(index, arguments)};
+    make_plan(index, arguments, setting, plan);
     if (plan.programs() == 0 || has_empty_outputs(index, arguments)) return;
     const EntryPlace entry{index.kernel, *plan.specialisation, plan.variant};
     if (arguments.device.kind == DeviceKind::cpu) return run_on_host(entry, arguments, plan);

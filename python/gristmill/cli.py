@@ -13,6 +13,8 @@ from gristmill import __version__
 from gristmill.errors import GristmillError
 from gristmill.runtime.report import add_commands
 
+OWN_KERNELS = "default: Gristmill's own kernels"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status. Errors that users read go to standard error without a traceback."""
@@ -41,8 +43,9 @@ def make_parser() -> argparse.ArgumentParser:
     init.add_argument("name", metavar="NAME", help="of the distribution and its folder, as in my-kernels")
     _add(commands, "cmake-dir", show_cmake_dir, "print the folder for CMake's -Dgristmill_ROOT=")
     for report in add_commands(commands):
-        report.add_argument("module", nargs="?", default="gristmill.kernels", help="default: Gristmill's own kernels")
+        report.add_argument("module", nargs="?", default="gristmill.kernels", help=OWN_KERNELS)
         report.set_defaults(command=run_report)
+    _add_tune(commands)
     _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
     return parser
 
@@ -66,6 +69,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
     parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
+    parser.add_argument("--tuning", action="append", default=[], type=Path, metavar="FILE", help="a tuned table")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
@@ -101,6 +105,28 @@ def _add_port(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--write", action="store_true", help="add them to the file, and change its imports of Triton")
 
 
+def _add_tune(commands: argparse._SubParsersAction) -> None:
+    summary = "measure every configuration of a kernel on this device, and write a tuned table"
+    parser = _add(commands, "tune", tune, summary)
+    parser.add_argument("module", nargs="?", default="gristmill.kernels", help=OWN_KERNELS)
+    parser.add_argument("--kernel", required=True, help="name of the kernel")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--case", action="append", default=[], help="a declared case, by name or use; default: bench")
+    what.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="CALL",
+        help='as in "x=f32[1000,4096] y=f32[1000,4096] eps=1e-5"',
+    )
+    parser.add_argument("--dtype", action="append", default=[], help="of the cases, as in f16; default: all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a device")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="tuned table to write to, or to add to")
+    parser.add_argument("--warm", action="store_true", help="calls find their arrays in the cache")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each call; default: 5")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+
+
 def run_build(options: argparse.Namespace) -> None:
     """Run `gristmill build`."""
     _require_compiler()
@@ -124,6 +150,7 @@ def run_build(options: argparse.Namespace) -> None:
         targets=parse_targets(options.targets),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
+        tuning=tuple(path.resolve() for path in options.tuning),
         has_library=options.library,
         depfile=options.depfile,
         ar=find_archiver(options.ar),
@@ -207,6 +234,13 @@ def run_init(options: argparse.Namespace) -> None:
 def show_cmake_dir(options: argparse.Namespace) -> None:
     """Print the folder that `find_package(gristmill)` is to be pointed at."""
     print(Path(__file__).resolve().parent.joinpath("cmake").as_posix())
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Run `gristmill tune`; return 1 if a call could not be tuned."""
+    from gristmill.runtime.tuning_run import run
+
+    return run(options, _kernels_of(options.module))
 
 
 def run_demo(options: argparse.Namespace) -> int | None:

@@ -1,4 +1,4 @@
-"""Calls the decorator's functions: `grid=`, `pick=`, `padded=` with symbols, `where=`, `num_warps=` with values."""
+"""Calls the decorator's functions: `grid=`, `pick=` and the like with symbols, `where=`, `num_warps=` with values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,19 @@ from gristmill.symbolic import Code, Expr
 _FIXES = {
     "grid": "write a function of index parameters and constants, as in `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)`",
     "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
+    "prefer": "write a condition on index parameters and constants, as in `prefer=lambda n, BLOCK: n > 8 * BLOCK`",
+    "key": 'write index parameters and integer scalars, or expressions of them, as in `key=["m", "n // 16"]`',
     "padded": "write a condition on index parameters, as in `padded=lambda m, n: m * n >= 1000000`",
     "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
     "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: BLOCK // 256`",
 }
 
 
-_ABSENT = dict.fromkeys(("grid", "pick", "padded"), "the kernel does not have")
+_ABSENT = dict.fromkeys(("grid", "pick", "prefer", "padded"), "the kernel does not have")
 _ABSENT |= dict.fromkeys(("where", "num_warps"), "is no dtype variable or constant of the kernel")
+
+
+MOST_KEYS = 8  # for which the launcher has room (`csrc/tables.hpp`)
 
 
 @dataclass(frozen=True)
@@ -137,6 +142,25 @@ def trace_condition(what: str, condition: object, names: Mapping[str, object], s
         found = "a number" if isinstance(result, Expr) else f"`{result!r}`"
         raise at(site.of_value(what), f"`{what}` must give a condition, found {found}", _FIXES[what])
     return _lifted(result, what, site)
+
+
+def trace_key(key: object, names: Mapping[str, object], site: Site) -> tuple[tuple[str, Code], ...]:
+    """Return the expressions that tell tuned calls apart, each with its text; () for none."""
+    if key is None:
+        return ()
+    if not isinstance(key, (list, tuple)) or not all(isinstance(text, str) for text in key):
+        raise at(site.of_value("key"), "`key` must be a list of texts", _FIXES["key"])
+    if not 1 <= len(key) <= MOST_KEYS:
+        raise at(site.of_value("key"), f"`key` lists 1 to {MOST_KEYS} expressions, found {len(key)}", _FIXES["key"])
+    usable = {name: value for name, value in names.items() if isinstance(value, Expr)}
+    return tuple((" ".join(text.split()), _key_code(i, text, usable, site)) for i, text in enumerate(key))
+
+
+def _key_code(index: int, text: str, usable: Mapping[str, Expr], site: Site) -> Code:
+    try:
+        return symbolic.compile_code(symbolic.parse(text, usable))
+    except DeclarationError as error:
+        raise at(site.of_item("key", index), f"`key`: {error.message}", error.fix) from None
 
 
 def _lifted(value: object, what: str, site: Site) -> Code:

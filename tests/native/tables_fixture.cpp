@@ -372,6 +372,8 @@ constexpr Parameter matrices_parameters[] = {pointer("a", 0, Dtype::f16, false, 
                                              index("y_stride", K::stride, 1, -2)};
 constexpr std::uint16_t anything[] = {1, 1, 1, 1, 1, 1}, columns_by_8[] = {1, 1, 1, 8, 8, 8},
                         strides_by_8[] = {1, 1, 1, 1, 8, 8};
+constexpr const char* matrices_names[] = {"rows", "columns"};
+constexpr Code matrices_key[] = {matrices_rows, matrices_columns};
 constexpr Divisors matrices_divisors[] = {anything, columns_by_8, strides_by_8};
 constexpr Specialisation matrices_specialisations[] = {{"matrices__f16",
                                                         f16s,
@@ -383,10 +385,9 @@ constexpr Specialisation matrices_specialisations[] = {{"matrices__f16",
                                                          {},
                                                          {"matrices_g64", four_warps, {}, both_ptx}},
                                                         -1}};
+#include "tuned_fixture.hpp"
 
 constexpr Kernel kernels[] = {
-    {"matrices", "", "def matrices(...): ...", "kernels/matrices.py", matrices_parameters, d_var, {},
-     matrices_specialisations, one_grid, {}, -1, both_cubins, {}, worth},
     {"scale",
      "y = factor * x",
      "def scale(x, y, factor, n, BLOCK): ...",
@@ -470,6 +471,10 @@ constexpr Kernel kernels[] = {
      {},
      -1,
      both_cubins},
+    {"matrices", "", "def matrices(...): ...", "kernels/matrices.py", matrices_parameters, d_var, {},
+     matrices_specialisations, one_grid, {}, -1, both_cubins, {}, worth, {}, 0,
+      matrices_names, matrices_key},
+    twice_kernel,
 };
 
 #if defined(__x86_64__)
@@ -480,6 +485,6 @@ constexpr HostLevel levels[] = {HostLevel::aarch64};
 
 }  // namespace
 
-extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob};
+extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob, stub_devices};
 
 }  // namespace gristmill

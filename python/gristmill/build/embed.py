@@ -15,8 +15,10 @@ from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
 from gristmill.build.plain import write_plain_images
 from gristmill.build.ptxas import Usage
+from gristmill.build.tuned import TunedRow
 from gristmill.dtypes import i64
 from gristmill.errors import BuildError
+from gristmill.tuning import TunedDevice
 
 ALIGNMENT = 8
 # A header that Python's lzma reads back without being told the filters; a checksum for damage.
@@ -92,6 +94,7 @@ class TablesWriter:
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
         self._names = Spans("names", "char* const")
+        self._tuned = Spans("tuned", "TunedRow")
         self._host = Spans("host", "HostFunction")
         self._parameters = Spans("parameters", "Parameter")
         self._specialisations = Spans("specialisations", "Specialisation")
@@ -105,13 +108,16 @@ class TablesWriter:
         parts += _array("Kernel", "kernels", kernels) + _array("Image", "images", images)
         levels = [f"HostLevel::{level}" for level in self._manifest.host_levels]
         parts += _array("HostLevel", "host_levels", levels)
+        devices = [_tuned_device(place) for place in self._manifest.tuned_devices]
+        parts += _array("TunedDevice", "tuned_devices", devices)
         parts += ["\n}  // namespace\n", self._tables(bool(kernels), bool(images), bool(levels))]
         parts += ["\n}  // namespace gristmill\n"]
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
         numbers = (self._code, self._codes, self._small, self._divisors, self._maps, self._geometry, self._usage)
-        order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
+        texts = (self._dtypes, self._values, self._names)
+        order = (*numbers, *texts, self._host, self._parameters, self._specialisations, self._tuned)
         return [line for spans in order for line in spans.definitions()]
 
     def _tables(self, has_kernels: bool, has_images: bool, has_levels: bool) -> str:
@@ -123,6 +129,7 @@ class TablesWriter:
             ".images = " + ("{images}" if has_images else "{}"),
             ".host_levels = " + ("{host_levels}" if has_levels else "{}"),
             ".blob = gristmill_images",
+            ".tuned_devices = " + ("{tuned_devices}" if self._manifest.tuned_devices else "{}"),
         )
         return "const Tables tables{\n    " + ",\n    ".join(fields) + ",\n};"
 
@@ -142,8 +149,17 @@ class TablesWriter:
             f".cubins = {self._small.refer(map(str, row.cubins))}",
             f".usage = {self._usage.refer(map(_usage, row.usage))}",
             f".padded = {self._expression(row.padded)}",
+            f".prefer = {self._expression(row.prefer)}",
+            f".configured = {row.configured}",
+            f".key_names = {self._names.refer(quote(name) for name, _ in row.key)}",
+            f".key = {self._codes.refer(self._expression(code) for _, code in row.key)}",
+            f".tuned = {self._tuned.refer(map(self._tuned_row, row.tuned))}",
         )
         return "\n    {" + ",\n     ".join(fields) + "}"
+
+    def _tuned_row(self, row: TunedRow) -> str:
+        fields = (row.device, row.specialisation, f"Variant{{{row.variant}}}", row.named, self._expression(row.key))
+        return f"{{{','.join(map(str, fields))}}}"
 
     def _parameter(self, row: ParameterRow) -> str:
         has_default = row.kind == "scalar" and row.default is not None
@@ -276,6 +292,10 @@ def _image(row: ImageRow, place: Place) -> str:
     suffix = f"'{row.suffix}'" if row.suffix else "0"
     fields = (row.sm, suffix, row.ptx_version, row.source, place.offset, place.size, place.start, len(row.data))
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
+
+
+def _tuned_device(place: TunedDevice) -> str:
+    return f"{{{quote(place.device)},{quote(place.architecture)},{place.units}}}"
 
 
 def _usage(usage: Usage) -> str:

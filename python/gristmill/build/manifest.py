@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from gristmill.build.code import Code, rename_symbol
 from gristmill.build.ptxas import Assembled, Usage
 from gristmill.build.settings import Cubin, Settings, split_name
+from gristmill.build.tuned import TunedRow, TunedTables
 from gristmill.build.worker import position_of
 from gristmill.compiler.targets import find_target
 from gristmill.dtypes import Dtype
 from gristmill.errors import BuildError
 from gristmill.specialisation import VARIANTS, Variant
+from gristmill.tuning import TunedDevice
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation
@@ -104,7 +106,10 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel; `usage` by cubin, specialisation and variant of VARIANTS."""
+    """One kernel; `usage` by cubin, specialisation and variant of VARIANTS.
+
+    `configured` has a bit for each constant that configurations set; `key` is code by its text.
+    """
 
     name: str
     doc: str
@@ -120,6 +125,10 @@ class KernelRow:
     backward: int
     cubins: tuple[int, ...]
     usage: tuple[Usage, ...]
+    prefer: tuple[int, ...] = ()
+    configured: int = 0
+    key: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    tuned: tuple[TunedRow, ...] = ()
 
 
 @dataclass
@@ -132,6 +141,7 @@ class Manifest:
     kernels: list[KernelRow] = field(default_factory=list)
     images: list[ImageRow] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
+    tuned_devices: tuple[TunedDevice, ...] = ()
 
 
 def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequence[str]) -> dict[str, list[Code]]:
@@ -151,7 +161,7 @@ def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequenc
 class ManifestBuilder:
     """Adds kernels one by one; equal images are stored once."""
 
-    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes):
+    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes, tuned: TunedTables | None = None):
         self._settings = settings
         self._kernels = kernels
         self._codes = codes
@@ -160,7 +170,8 @@ class ManifestBuilder:
         }
         self._image_indices: dict[tuple[Any, ...], int] = {}
         levels = tuple(target.replace("-", "_") for target in settings.host_targets)
-        self._manifest = Manifest(settings.package, settings.version, levels)
+        self._tuned = tuned or TunedTables()
+        self._manifest = Manifest(settings.package, settings.version, levels, tuned_devices=self._tuned.devices)
 
     def ptx_of(self, kernel: Kernel, target: str) -> list[tuple[str, Code]]:
         """Return each distinct entry of `kernel` for `target`, with the specialisation that it is of."""
@@ -195,6 +206,10 @@ class ManifestBuilder:
             backward=self._kernel_index(kernel.backward),
             cubins=images,
             usage=tuple(usage for made in assembled for row in rows for usage in usage_of(row, made)),
+            prefer=tuple(kernel.prefer),
+            configured=sum(1 << kernel.constant_names.index(name) for name in kernel.configured),
+            key=kernel.key,
+            tuned=self._tuned.rows.get(kernel.name, ()),
         )
 
     def _parameter_rows(self, kernel: Kernel) -> tuple[ParameterRow, ...]:

@@ -19,6 +19,7 @@ from gristmill.build.progress import Progress
 from gristmill.build.ptxas import Assembled, strip_comments
 from gristmill.build.settings import Cubin, Settings
 from gristmill.build.sources import compiler_digest, fingerprint, generator_files, source_closure, source_digest
+from gristmill.build.tuned import read_tables
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, run_all
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
@@ -42,9 +43,12 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
         raise BuildError(
             f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES"
         )
+    tuned = read_tables(settings.tuning, kernels)
     build = Build(settings, kernels, compiler, cache or Cache.from_environment())
     try:
-        tables = ManifestBuilder(settings, kernels, build.compile_all())
+        for line in tuned.warnings:
+            build.progress.say(f"warning: {line}")
+        tables = ManifestBuilder(settings, kernels, build.compile_all(), tuned)
         manifest = tables.build(build.assemble_all(tables))
         images = write_outputs(
             manifest,
@@ -170,7 +174,9 @@ def write_type_stub(settings: Settings, kernels: Sequence[Kernel]) -> None:
 def write_depfile(settings: Settings, path: Path) -> None:
     """List every file that the outputs depend on, as make and Ninja read it."""
     sources = {file for source in settings.sources for file in source_closure(source)}
-    inputs = sorted({*sources, *generator_files(), *([settings.ptxas.path] if settings.ptxas else [])})
+    inputs = sorted(
+        {*sources, *settings.tuning, *generator_files(), *([settings.ptxas.path] if settings.ptxas else [])}
+    )
     rule = " \\\n  ".join(_escape(file) for file in inputs)
     write_if_changed(path, f"{_escape(settings.out / 'tables.cpp')}: \\\n  {rule}\n".encode())
 

@@ -2,14 +2,16 @@
 #   MODULE <package._kernels>       full name of the extension module
 #   SOURCES <kernels/*.py>...       files that declare kernels
 #   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
-#   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at first load
+#   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at loading
 #   [SPILLS <WARN|ERROR>]           what it is if ptxas keeps registers of a thread in memory, for want of them
+#   [TUNING <tuning/*.toml>...]     tuned tables, as `python -m gristmill tune` writes them
 #   [CXX_LIBRARY]                   also a library and a header, to launch the kernels from C and C++ without Python
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module,
-# its type stub and its command line (`<module>_report.py`). CXX_LIBRARY adds the target <target>_library. The variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the
-# environment, stand in for TARGETS, CUBINS and SPILLS.
+# its type stub and its command line (`<module>_report.py`). CXX_LIBRARY adds the target <target>_library. The variables
+# GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the environment, stand in for TARGETS, CUBINS
+# and SPILLS.
 
 include_guard(GLOBAL)
 
@@ -17,7 +19,7 @@ get_filename_component(_gristmill_package "${CMAKE_CURRENT_LIST_DIR}/.." ABSOLUT
 set(_gristmill_package "${_gristmill_package}" CACHE INTERNAL "")
 
 function(gristmill_add_kernels target)
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "CXX_LIBRARY" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "CXX_LIBRARY" "MODULE;CUBINS;SPILLS;DESTINATION" "SOURCES;TARGETS;TUNING")
   _gristmill_check_arguments()
   _gristmill_require_tools()
   _gristmill_set_defaults()
@@ -63,7 +65,7 @@ macro(_gristmill_check_arguments)
   endif()
   if(ARG_KEYWORDS_MISSING_VALUES)
     list(GET ARG_KEYWORDS_MISSING_VALUES 0 keyword)
-    if(NOT keyword MATCHES "^(SOURCES|TARGETS)$")
+    if(NOT keyword MATCHES "^(SOURCES|TARGETS|TUNING)$")
       message(FATAL_ERROR "gristmill_add_kernels: ${keyword} has no value\n  fix: leave ${keyword} out, or write its value")
     endif()
   endif()
@@ -86,6 +88,21 @@ macro(_gristmill_check_arguments)
         "  fix: give SOURCES paths relative to ${CMAKE_CURRENT_SOURCE_DIR}")
     endif()
     list(APPEND sources "${path}")
+  endforeach()
+  set(tuning)
+  set(tuning_options)
+  foreach(pattern IN LISTS ARG_TUNING)
+    get_filename_component(path "${pattern}" ABSOLUTE)
+    file(GLOB found CONFIGURE_DEPENDS "${path}")
+    if(NOT found AND NOT pattern MATCHES "[*?]")
+      message(FATAL_ERROR "gristmill_add_kernels: there is no tuned table `${pattern}`\n"
+        "  fix: write it by `python -m gristmill tune --out ${pattern}`, or give TUNING paths relative to "
+        "${CMAKE_CURRENT_SOURCE_DIR}")
+    endif()
+    foreach(path IN LISTS found)
+      list(APPEND tuning "${path}")
+      list(APPEND tuning_options "--tuning=${path}")
+    endforeach()
   endforeach()
 endmacro()
 
@@ -192,7 +209,7 @@ macro(_gristmill_make_command)
     "${Python_EXECUTABLE}" -m gristmill build ${sources}
     "--module=${ARG_MODULE}" "--package=${package}" "--version=${version}"
     "--targets=${targets}" "--cubins=${ARG_CUBINS}" "--spills=${ARG_SPILLS}" "--ar=${CMAKE_AR}"
-    "--project-dir=${CMAKE_CURRENT_SOURCE_DIR}" "--out=${out}" "--depfile=${out}/kernels.d")
+    ${tuning_options} "--project-dir=${CMAKE_CURRENT_SOURCE_DIR}" "--out=${out}" "--depfile=${out}/kernels.d")
   if(ARG_CXX_LIBRARY)
     list(APPEND command --library)
   endif()
@@ -208,7 +225,7 @@ function(_gristmill_check_settings)
 endfunction()
 
 macro(_gristmill_generate)
-  # Not after the libraries that the module links to: errors come soon, and processors have something to do. (CMake 3.27)
+  # Not after the libraries that the module links to: errors come soon, and processors have work. (CMake 3.27)
   if(ARG_CXX_LIBRARY)
     set(plain "${out}/plain_images.cpp" "${out}/plain_images.bin")
   endif()
@@ -218,7 +235,7 @@ macro(_gristmill_generate)
   add_custom_command(
     OUTPUT ${generated}
     COMMAND ${command}
-    DEPENDS ${sources}
+    DEPENDS ${sources} ${tuning}
     DEPFILE "${out}/kernels.d"
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL
@@ -231,7 +248,7 @@ endmacro()
 
 # Those parts of the launcher that know nothing of Python, and what stands in for the others.
 set(_gristmill_core check choose cpu device dispatch driver dtype error grid host image launch library padded run tensor_map
-  variant view c/arguments c/library c/plain_images c/unlocked CACHE INTERNAL "")
+  tuned variant view c/arguments c/library c/plain_images c/unlocked CACHE INTERNAL "")
 set(_gristmill_functions version count name error find launch preload CACHE INTERNAL "")
 
 macro(_gristmill_add_library)

@@ -74,7 +74,7 @@ def _passed(
 def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
     """Whether a call may take a later specialisation in the same dtypes.
 
-    The kernel picks the first that suits; for calls that are not aligned there must be another one anyway.
+    The kernel picks one that suits; for calls that are not aligned there must be another one anyway.
     """
     same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
-    return (bool(kernel.pick) or specialisation.only_aligned) and same[-1] != specialisation
+    return (bool(kernel.pick or kernel.prefer) or specialisation.only_aligned) and same[-1] != specialisation

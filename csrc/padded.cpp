@@ -123,7 +123,7 @@ void PaddedArguments::copy_out(const cuda::GpuDevice& device, cuda::Stream strea
 bool may_be_padded(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
                    Variant variant) {
     const Kernel& kernel = index.kernel;
-    if (variant != Variant::general32 || kernel.padded.empty() || arguments.device.kind != DeviceKind::cuda) return false;
+    if (variant == Variant::aligned32 || kernel.padded.empty() || arguments.device.kind != DeviceKind::cuda) return false;
     const Specialisation& any = kernel.specialisations[0];
     return evaluate_for(kernel, any, arguments, circumstances.sm_count, kernel.padded) != 0;
 }

@@ -105,8 +105,8 @@ VARIANTS = (Variant(32, True), Variant(32, False), Variant(64, False))
 class Specialisation:
     """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
 
-    `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with offsets
-    of 32 bits too.
+    `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with
+    offsets of 32 bits too.
     """
 
     kernel: str

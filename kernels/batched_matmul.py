@@ -9,7 +9,7 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import Case, Cost, spec
 
-D = gm.dtype_var("D", gm.Float)
+D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 CONFIGS = [
     gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in (WIDE, LARGE, SMALL, GENERAL)

@@ -11,7 +11,7 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import Case, Cost, spec
 
-D = gm.dtype_var("D", gm.Float)
+D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 # A stage less than there would be room for: what is around the layer goes through shared memory too.
 TILES = [LARGE | {"num_stages": 5}, SMALL, GENERAL]

@@ -194,8 +194,9 @@ def test_stride_of_an_axis_with_one_element_says_nothing():
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("specialisation", KERNEL.specialisations(), ids=lambda s: s.id)
 def test_aligned_code_copies_ahead_in_words_of_16_bytes(specialisation, target):
-    if dict(specialisation.constants)["ANY_STRIDES"]:
-        return
+    constants = dict(specialisation.constants)
+    if constants["ANY_STRIDES"] or (constants["PAIRED"] and target == "sm_80"):
+        return  # element by element; not built, since threads would hold too many sums
     code = compile_variant(KERNEL, specialisation, VARIANTS[0], TARGETS[target]).code.decode()
     assert "cp.async" in code
     assert not any(f"], {size}" in line for line in code.splitlines() if "cp.async.c" in line for size in ("4,", "8,"))

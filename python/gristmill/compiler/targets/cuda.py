@@ -82,6 +82,8 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
     def wait_for_kernel(self) -> None:
         """Wait for the kernel before this one, which may not have ended when blocks start."""
         if self.function.sm >= LOWEST_WAITING_SM:
+            if self.num_blocks > 1:  # the next kernel's clusters find their multiprocessors while the last ones end
+                cuda_roles.let_start(self)
             self.declarations.add("declare void @llvm.nvvm.griddepcontrol.wait()")
             self.say("call void @llvm.nvvm.griddepcontrol.wait()")
 

@@ -40,7 +40,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     m.run(function.common, values)
     assembly(m, FENCE)
     cuda_windows.prefetch(m)
-    assembly(m, LET_START)
+    let_start(m)
     m.wait_for_kernel()
     m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
@@ -57,6 +57,11 @@ def text(m: Any, values: dict[Any, Any]) -> None:
             cuda_windows.finish(m)
         m.say(f"br label %{labels[2]}")
     m.begin_label(labels[2])
+
+
+def let_start(m: Any) -> None:
+    """Let blocks of the next kernel start where there is room: they wait for this one before they touch memory."""
+    assembly(m, LET_START)
 
 
 def begin(m: Any, pipe: Any) -> Any:

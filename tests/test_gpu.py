@@ -27,7 +27,7 @@ def test_kernel_agrees_with_its_reference_and_touches_nothing_else(spec: Spec, s
     wrong = {name: [o for o in pair if not o.is_right] for name, pair in outcomes.items()}
     assert {name: pair for name, pair in wrong.items() if pair} == {}
     variants = {o.variant for pair in outcomes.values() for o in pair}
-    assert variants == {"a32", "g32"}
+    assert variants == {variant.name for variant in spec.kernel.expanded[-1].variants[:2]}
 
 
 @pytest.mark.parametrize(("spec", "specialisation"), PAIRS, ids=NAMES)

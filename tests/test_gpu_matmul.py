@@ -97,22 +97,32 @@ def test_operands_may_start_anywhere(shift, random):
     buffers = [torch.randn(64 * 64 + 1, device=gpu.DEVICE, generator=random).half() for _ in range(2)]
     a, b = (x[shift : shift + 64 * 64].view(64, 64) for x in buffers)
     assert_near(product(a, b), torch.mm(a, b), a.double() @ b.double())
-    assert kernels.matmul.info(a, b, torch.empty_like(a))["variant"] == ("g32" if shift else "a32")
+    assert kernels.matmul.info(a, b, torch.empty_like(a))["variant"] == ("g64" if shift else "a32")
 
 
 def test_every_configuration_has_sizes_for_which_it_is_taken(random):
     seen = set()
-    sizes = [(16, 64), *((n, n) for n in (512, 1024, 1088, 1536, 1664, 4096))]
-    for dtype, (m, n) in itertools.product(DTYPES.values(), sizes):
+    sizes = [(16, 64, 1024), *((n, n, 1024) for n in (512, 1024, 1088, 1536, 1664, 4096)), (4096, 4096, 512)]
+    for dtype, (m, n, depth) in itertools.product(DTYPES.values(), sizes):
         for a_turned, b_turned in itertools.product((False, True), repeat=2):
-            a = matrix(m, 72, dtype, random, is_turned=a_turned)
-            b = matrix(72, n, dtype, random, is_turned=b_turned)
+            a = matrix(m, depth, dtype, random, is_turned=a_turned)
+            b = matrix(depth, n, dtype, random, is_turned=b_turned)
             out = product(a, b)
             assert_near(out, torch.mm(a, b), a.double() @ b.double())
             seen.add(kernels.matmul.info(a, b, out)["specialisation"])
-    wanted = {row.id for row in kernels.matmul.instances if not row.constants["ANY_STRIDES"]}
+    of_all = {"ANY_STRIDES": False, "PRECISION": "exact"}
+    wanted = {row.id for row in kernels.matmul.instances if row.constants | of_all == row.constants}
     if gpu.DEVICE == "cuda" and torch.cuda.get_device_properties(0).multi_processor_count == 132:
         assert seen == wanted
+
+
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("size", [200, 1024])
+def test_tf32_takes_eleven_bits_of_each_element(size, is_turned, random):
+    a, b = matrix(size, 264, torch.float32, random), matrix(264, size, torch.float32, random, is_turned=is_turned)
+    out, want = torch.full((size, size), float("nan"), device=a.device), a.double() @ b.double()
+    kernels.matmul(a, b, out, PRECISION="tf32")
+    assert 1e-5 < float((out - want).norm() / want.norm()) < 1.2e-3
 
 
 def test_gradients_are_products(random):
@@ -120,8 +130,7 @@ def test_gradients_are_products(random):
     dout = matrix(70, 24, torch.float32, random)
     torch.mm(a, b).backward(dout)
     da, db = torch.empty_like(a), torch.empty_like(b)
-    kernels.matmul(dout, b.detach().t(), da)
-    kernels.matmul(a.detach().t(), dout, db)
+    kernels.matmul.backward(dout, a.detach(), b.detach(), da, db)
     torch.testing.assert_close(da, a.grad, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(db, b.grad, rtol=1e-5, atol=1e-5)
 

@@ -86,7 +86,9 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
             tensor = tensor.clamp_(*work.case.ranges[name]) if name in work.case.ranges else tensor
             arrays[name] = tensor.to(dtype)
         else:
-            arrays[name] = torch.randint(-100, 100, shape, device=device, generator=generator).to(dtype)
+            drawn_numbers = torch.randint(-100, 100, shape, device=device, generator=generator)
+            limits = [torch.as_tensor(limit, device=device) for limit in work.case.ranges.get(name, ())]
+            arrays[name] = (drawn_numbers.clamp(*limits) if limits else drawn_numbers).to(dtype)
     return turned(work, arrays)
 
 

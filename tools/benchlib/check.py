@@ -24,7 +24,9 @@ def largest_error(work: Work, arrays: Arrays, call: Callable[[], Any]) -> float:
     call()
     if any(has_gaps(arrays[name]) for name in work.spec.outputs):
         return float("inf")
-    return max(_part_error(work, arrays, part) for part in _parts(work))
+    inputs = [name for name in arrays if name not in work.spec.outputs]
+    parts = _parts(work) if any(name not in work.spec.whole for name in inputs) else [slice(None)]
+    return max(_part_error(work, arrays, part) for part in parts)
 
 
 def has_gaps(array: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gristmill.dtypes import Dtype
@@ -207,6 +208,12 @@ class Function:
     def programs(self) -> list[Block]:
         """All that its warps run."""
         return [block for block in (self.common, self.producer, self.body) if block is not None]
+
+    @cached_property
+    def is_by_groups(self) -> bool:
+        """Whether all products are warpgroups'."""
+        products = [s for s in walk(self.body) if isinstance(s, Op) and s.name == "product"]
+        return all(op.attributes["by_groups"] for op in products)
 
     @property
     def block_threads(self) -> int:

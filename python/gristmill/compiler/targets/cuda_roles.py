@@ -94,7 +94,9 @@ def take(m: Any, pipe: Any) -> V:
 
 
 def release(m: Any, pipe: Any, guard: V) -> None:
-    """One thread of each consumer warp arrives."""
+    """One thread of each consumer warp arrives: warpgroups have waited for their products, others for each other."""
+    if not m.function.is_by_groups:
+        m.warp_barrier()
     slot, last = _load(m, pipe.state["consumers"].slot), m.constant(dt.i32, pipe.stages - 1)
     before = m.select(_is(m, slot, 0), last, m.subtract(slot, m.constant(dt.i32, 1)))
     is_first_lane = m.is_thread(range(5), (), ())

@@ -188,10 +188,11 @@ def test_config_sets_constants_together_with_warps_and_stages(tmp_path):
 
 
 def test_configs_and_lists_are_combined(tmp_path):
+    """The first value of a list comes with all configurations before the next one."""
     signature = "x: gm.ptr[D], CAUSAL: gm.constexpr, M: gm.constexpr"
     decorator = "dtypes=[gm.f32], CAUSAL=[True, False], configs=[gm.Config(M=64), gm.Config(M=32)], grid=1"
     kernel = declare(tmp_path, decorator, signature)
-    assert ids(kernel) == [f"k__f32__{c}__{m}__w4" for m in (64, 32) for c in ("true", "false")]
+    assert ids(kernel) == [f"k__f32__{c}__{m}__w4" for c in ("true", "false") for m in (64, 32)]
 
 
 @pytest.mark.parametrize(

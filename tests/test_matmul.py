@@ -204,6 +204,15 @@ def test_aligned_code_copies_ahead_in_words_of_16_bytes(specialisation, target):
     assert ("wgmma.mma_async" in code) == (not is_double and target == "sm_90a")
 
 
+@pytest.mark.parametrize("size", [64, 512, 1024, 2048, 4096])
+def test_f32_is_exact_unless_a_call_says_otherwise(size):
+    a = np.empty((size, size), np.float32)
+    values = _fill(KERNEL, {"a": a, "b": a, "out": a})
+    for given in ({}, {"PRECISION": "exact"}, {"PRECISION": "tf32"}):
+        taken = dict(_choose(KERNEL, values, given).constants)
+        assert taken["PRECISION"] == given.get("PRECISION", "exact")
+
+
 def test_only_lengths_along_contiguous_axes_decide_on_alignment():
     """Odd numbers of rows have fast code, and odd lengths too where the hardware copies blocks."""
     chosen = next(s for s in KERNEL.expanded if dict(s.constants)["BLOCK_N"] == 64)

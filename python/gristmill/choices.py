@@ -127,11 +127,14 @@ class ConstantChoices:
         return found
 
     def combinations(self) -> Iterator[tuple[Config | None, Constants]]:
-        """Yield every configuration with every combination of listed values, the last constant varying fastest."""
+        """Yield every combination of listed values, the last constant varying fastest, with every configuration.
+
+        Listed values come first: where a call names none, no configuration of a later one goes before all of the first.
+        """
         listed = [[(name, value) for value in self.lists[name]] for name in self.names if name in self.lists]
-        for config in self.configs or (None,):
-            together = tuple(config.constants.items()) if config else ()
-            for chosen in itertools.product(*listed):
+        for chosen in itertools.product(*listed):
+            for config in self.configs or (None,):
+                together = tuple(config.constants.items()) if config else ()
                 values = dict(together + chosen)
                 for name, function in self.derived.items():
                     values[name] = function(values)

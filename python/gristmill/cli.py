@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -75,6 +76,10 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
     parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
+    executor = "compile elsewhere: `module:factory` of a concurrent.futures executor"
+    parser.add_argument("--executor", default=os.environ.get("GRISTMILL_EXECUTOR", ""), help=executor)
+    limit = os.environ.get("GRISTMILL_MAX_WHEEL_MB", "")
+    parser.add_argument("--max-wheel-mb", default=limit, help="fail if the module takes more of a wheel")
 
 
 def _add_explain(commands: argparse._SubParsersAction) -> None:
@@ -115,6 +120,7 @@ def run_build(options: argparse.Namespace) -> None:
         count_workers,
         find_archiver,
         parse_targets,
+        read_limit,
     )
 
     ptxas = choose_ptxas(options.cubins)
@@ -131,6 +137,8 @@ def run_build(options: argparse.Namespace) -> None:
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),
+        executor=options.executor,
+        max_wheel_mb=read_limit(options.max_wheel_mb),
     )
     build_module(settings)
 

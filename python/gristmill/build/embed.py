@@ -6,7 +6,7 @@ import lzma
 import math
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from gristmill.dtypes import i64
 from gristmill.errors import BuildError
 
 ALIGNMENT = 8
-# The least header that Python's lzma reads back without being told the filters; a checksum for damage.
+PACKING = "xz, a dictionary as large as the content"  # what `pack_stream` does, for keys of caches
 PRESET = 9 | lzma.PRESET_EXTREME
-COMPRESSION: dict[str, object] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32, "preset": PRESET}
+LEAST_DICTIONARY = 4096
 DTYPE_NAMES = {"bool": "boolean"}
+Compress = Callable[[Callable[[bytes], bytes], Iterable[bytes]], Iterable[bytes]]
 
 IMAGES_CPP = """\
 // Generated: the compressed images, as the assembler reads them from images.bin.
@@ -187,34 +188,84 @@ class TablesWriter:
         return self._code.refer(map(_int64, code))
 
 
-def write_outputs(manifest: Manifest, out: Path, *, gristmill_version: str, ar: str) -> list[tuple[str, int]]:
-    """Write tables.cpp, images.cpp, images.bin and libhost.a; return name and embedded bytes of each image.
+@dataclass(frozen=True)
+class Embedded:
+    """What an image takes of the module, compressed."""
+
+    name: str
+    kernel: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What goes into the module: tables as C++, compressed images, and an archive of code for processors.
+
+    `host_sizes` are bytes of object files, by kernel.
+    """
+
+    tables: str
+    images: bytes
+    host_code: bytes
+    embedded: tuple[Embedded, ...]
+    host_sizes: dict[str, int]
+
+
+def make_outputs(manifest: Manifest, *, gristmill_version: str, ar: str, compress: Compress = map) -> Outputs:
+    """Return what the manifest becomes. Raises BuildError if there is no working archiver."""
+    blob, placed = pack_images(manifest.images, compress)
+    rows = zip(manifest.images, placed, strict=True)
+    host_sizes: dict[str, int] = {}
+    for symbol, data in manifest.objects.items():
+        kernel = manifest.owners[symbol]
+        host_sizes[kernel] = host_sizes.get(kernel, 0) + len(data)
+    return Outputs(
+        tables=TablesWriter(manifest, gristmill_version).write(placed),
+        images=blob,
+        host_code=archive(manifest.objects, ar),
+        embedded=tuple(Embedded(row.name, row.kernel, place.share) for row, place in rows),
+        host_sizes=host_sizes,
+    )
+
+
+def write_outputs(outputs: Outputs, out: Path) -> None:
+    """Write tables.cpp, images.cpp, images.bin and libhost.a.
 
     A file that would not change is left as it is, so that nothing is compiled again for it.
     """
-    blob, placed = pack_images(manifest.images)
-    tables = TablesWriter(manifest, gristmill_version).write(placed)
-    write_if_changed(out / "images.bin", blob)
+    write_if_changed(out / "images.bin", outputs.images)
     write_if_changed(out / "images.cpp", IMAGES_CPP.encode())
-    write_if_changed(out / "tables.cpp", tables.encode())
-    write_if_changed(out / "libhost.a", archive(manifest.objects, ar))
-    return [(row.name, place.share) for row, place in zip(manifest.images, placed, strict=True)]
+    write_if_changed(out / "libhost.a", outputs.host_code)
+    write_if_changed(out / "tables.cpp", outputs.tables.encode())
 
 
-def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
-    """Compress the images into one blob, each group in one stream; return it with each image's place."""
+def pack_images(images: Sequence[ImageRow], compress: Compress = map) -> tuple[bytes, list[Place]]:
+    """Put the images into one blob, each group in one stream; return it with each image's place.
+
+    `compress` is a `map` that may keep what `pack_stream` gave for a content, or call it in parallel.
+    """
     groups: dict[str, list[int]] = {}
     for i, image in enumerate(images):
         groups.setdefault(image.group or image.name or str(i), []).append(i)
+    joined = [_join([images[i].data for i in members]) for members in groups.values()]
+    streams = compress(pack_stream, [content for _, content in joined])
     blob, placed = bytearray(), {}
-    for members in groups.values():
-        starts, content = _join([images[i].data for i in members])
-        packed = lzma.compress(content, **COMPRESSION)  # type: ignore[arg-type]
+    for members, (starts, content), packed in zip(groups.values(), joined, streams, strict=True):
         for i, start in zip(members, starts, strict=True):
             share = len(packed) * len(images[i].data) // max(1, len(content))
             placed[i] = Place(len(blob), len(packed), start, share)
         blob += packed + bytes(-len(packed) % ALIGNMENT)
     return bytes(blob), [placed[i] for i in range(len(images))]
+
+
+def pack_stream(content: bytes) -> bytes:
+    """Compress; a dictionary no larger than the content saves both sides most of the time that a small one takes.
+
+    The format has the least header that Python's lzma reads back without being told the filters, and a checksum.
+    """
+    size = max(LEAST_DICTIONARY, len(content))
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": PRESET, "dict_size": size}]
+    return lzma.compress(content, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
 
 
 def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:

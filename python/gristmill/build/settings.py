@@ -51,6 +51,8 @@ class Settings:
     depfile: Path | None = None
     ar: str = "ar"
     workers: int = 1
+    executor: str = ""
+    max_wheel_mb: float | None = None
 
     @property
     def cuda_targets(self) -> tuple[str, ...]:
@@ -145,6 +147,19 @@ def count_workers(environment: Mapping[str, str] = os.environ) -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def read_limit(text: str) -> float | None:
+    """Return GRISTMILL_MAX_WHEEL_MB, or None for no limit. Raises BuildError if it is no number of megabytes."""
+    if not text:
+        return None
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0
+    if not 0 < limit < float("inf"):
+        raise BuildError(f"GRISTMILL_MAX_WHEEL_MB is megabytes, found `{text}`", fix="write GRISTMILL_MAX_WHEEL_MB=100")
+    return limit
 
 
 def find_archiver(choice: str | None) -> str:

@@ -22,26 +22,27 @@ function(gristmill_add_kernels target)
   _gristmill_set_defaults()
   _gristmill_find_launcher(csrc)
 
+  get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
   set(out "${CMAKE_CURRENT_BINARY_DIR}/${target}")
   _gristmill_generate()
 
-  file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
-  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${target}
-    ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
-  # Link-time optimisation would assemble the images where they are not found.
-  set_source_files_properties("${out}/images.cpp" PROPERTIES
-    OBJECT_DEPENDS "${out}/images.bin" COMPILE_OPTIONS -fno-lto)
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE NB_DOMAIN ${target}
+    "${out}/tables.cpp" "${out}/images.cpp")
+  set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE GRISTMILL_MODULE=${name})
+  target_compile_options(${target} PRIVATE "-ffile-prefix-map=${csrc}=csrc" "-ffile-prefix-map=${out}=kernels")
   target_include_directories(${target} PRIVATE "${csrc}" "${out}")
   find_package(Threads REQUIRED)
-  target_link_libraries(${target} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
+  _gristmill_add_launcher()
+  target_link_libraries(${target} PRIVATE ${target}_launcher "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(${target} PRIVATE "LINKER:--version-script=${csrc}/exports.map")
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${csrc}/exports.map")
 
   install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
   install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
+  _gristmill_install_notices()
 endfunction()
 
 # The rest reads and sets the variables of gristmill_add_kernels; each step is a macro.
@@ -91,7 +92,7 @@ macro(_gristmill_set_defaults)
     string(REGEX REPLACE "[.][^.]*$" "" ARG_DESTINATION "${ARG_MODULE}")
     string(REPLACE "." "/" ARG_DESTINATION "${ARG_DESTINATION}")
   endif()
-  foreach(option TARGETS CUBINS SPILLS)
+  foreach(option TARGETS CUBINS SPILLS EXECUTOR MAX_WHEEL_MB)
     foreach(value "${GRISTMILL_${option}}" "$ENV{GRISTMILL_${option}}")
       if("${ARG_${option}}" STREQUAL "")
         set(ARG_${option} "${value}")
@@ -132,14 +133,50 @@ function(_gristmill_find_launcher result)
     "  fix: pip install --force-reinstall gristmill")
 endfunction()
 
+# What a wheel says of what is compiled in: a bill of materials (PEP 770) and, for other packages, the licences (PEP 639).
+macro(_gristmill_install_notices)
+  if(SKBUILD_METADATA_DIR)
+    install(FILES "${out}/${ARG_MODULE}.cdx.json" DESTINATION "${SKBUILD_METADATA_DIR}/sboms")
+    if(EXISTS "${csrc}/licenses")
+      install(DIRECTORY "${csrc}/licenses/" DESTINATION "${SKBUILD_METADATA_DIR}/licenses/gristmill")
+    endif()
+  endif()
+endmacro()
+
+# The launcher is one unit, optimised as a whole; apart from the module, it is compiled while the kernels are, and once.
+macro(_gristmill_add_launcher)
+  file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
+  add_library(${target}_launcher OBJECT ${launcher})
+  foreach(property COMPILE_DEFINITIONS COMPILE_FEATURES COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES
+      CXX_VISIBILITY_PRESET VISIBILITY_INLINES_HIDDEN)
+    get_target_property(value ${target} ${property})
+    if(value)
+      set_property(TARGET ${target}_launcher PROPERTY ${property} "${value}")
+    endif()
+  endforeach()
+  set_target_properties(${target}_launcher PROPERTIES
+    POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  # Objects of the launcher and of nanobind are kept in the cache, unless ccache or the like is there to do so.
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  list(FILTER libraries INCLUDE REGEX "^nanobind")
+  foreach(compiled ${target}_launcher ${libraries})
+    get_target_property(program ${compiled} CXX_COMPILER_LAUNCHER)
+    if(NOT program)
+      set_target_properties(${compiled} PROPERTIES CXX_COMPILER_LAUNCHER
+        "${CMAKE_COMMAND};-E;env;--modify;PYTHONPATH=path_list_prepend:${import_root};${Python_EXECUTABLE};-m;gristmill.build.cxx")
+    endif()
+  endforeach()
+endmacro()
+
 macro(_gristmill_generate)
-  get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
   add_custom_command(
     OUTPUT "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
+      "${out}/${ARG_MODULE}.cdx.json"
     COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
       "${Python_EXECUTABLE}" -m gristmill build ${sources}
       --module "${ARG_MODULE}" --package "${package}" --version "${version}"
       --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
+      --executor "${ARG_EXECUTOR}" --max-wheel-mb "${ARG_MAX_WHEEL_MB}"
       --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"

@@ -32,6 +32,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
+    wheels = _add(commands, "check-wheel", check_wheels, "check built wheels before they are published")
+    wheels.add_argument("wheels", nargs="+", type=Path, metavar="FILE", help="dist/*.whl")
     _add_explain(commands)
     ops = _add(commands, "ops", list_operations, "list the operations of the language")
     ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
@@ -141,6 +143,18 @@ def run_build(options: argparse.Namespace) -> None:
         max_wheel_mb=read_limit(options.max_wheel_mb),
     )
     build_module(settings)
+
+
+def check_wheels(options: argparse.Namespace) -> int:
+    """Print what holds of each wheel and what does not; return 1 if something does not."""
+    from gristmill.build.wheel import check_wheel
+
+    good = True
+    for path in options.wheels:
+        findings = check_wheel(path)
+        print("\n".join([path.name, *map(str, findings)]))
+        good &= all(finding.holds is not False for finding in findings)
+    return int(not good)
 
 
 def list_operations(options: argparse.Namespace) -> None:

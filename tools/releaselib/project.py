@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -64,15 +65,27 @@ class Project:
         text = KERNEL.replace("NAME", f"kernel_{index:02}").replace("SCALE", f"{scale}.0")
         (self.folder / "kernels" / f"kernel_{index:02}.py").write_text(text)
 
-    def configure(self) -> None:
-        """Run CMake, for Ninja and this Python."""
+    @property
+    def configure_command(self) -> list[str]:
+        """CMake, for Ninja and this Python."""
         root = ROOT / "python" / "gristmill" / "cmake"
         options = [f"-Dgristmill_ROOT={root}", f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release"]
-        self.run(["cmake", "-G", "Ninja", "-S", ".", "-B", "build", *options])
+        return ["cmake", "-G", "Ninja", "-S", ".", "-B", "build", *options]
+
+    def configure(self) -> None:
+        """Run CMake."""
+        self.run(self.configure_command)
 
     def build(self) -> str:
         """Run Ninja; return what it says."""
         return self.run(["ninja", "-C", "build"])
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Begin to configure and build, in a process group of its own."""
+        command = ["sh", "-c", f"{shlex.join(self.configure_command)} && exec ninja -C build"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        environment = {**os.environ, **self.environment}
+        return subprocess.Popen(command, cwd=self.folder, env=environment, start_new_session=True, **quiet)
 
     def clean(self) -> None:
         """Delete everything that was built, as `git clean` does."""

@@ -60,7 +60,7 @@ class Cache:
             write_atomically(self._path(key), hashlib.sha256(data).digest() + data)
 
     def trim(self) -> None:
-        """Delete the entries used longest ago until nine tenths of the limit hold the rest; and what killed builds left."""
+        """Delete what killed builds left, and entries used longest ago until the rest are nine tenths of the limit."""
         self._delete_abandoned()
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)

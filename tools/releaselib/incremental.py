@@ -1,0 +1,119 @@
+"""Builds again: after nothing, after one change, after everything was deleted; after kills; and two at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from releaselib.project import Project
+from releaselib.report import Check
+
+KERNELS = 24
+MOST_UNCHANGED_S, MOST_CHANGED_S, MOST_WARM_SHARE = 2.0, 10.0, 0.25
+
+
+def measure_rebuilds(folder: Path) -> list[Check]:
+    """Time builds of a project of small kernels that have nothing, one kernel, or everything to do."""
+    project = Project(folder / "many", KERNELS, {"GRISTMILL_CACHE_DIR": str(folder / "cache")})
+    project.write()
+    cold_s, _ = _timed(lambda: (project.configure(), project.build())[1])
+    unchanged_s, _ = _timed(project.build)
+    project.change(3, 100)
+    changed_s, said = _timed(project.build)
+    jobs, cached = map(int, re.search(r"(\d+) jobs \((\d+) cached\)", said).groups())
+    own = jobs // KERNELS
+    project.clean()
+    warm_s, _ = _timed(lambda: (project.configure(), project.build())[1])
+    return [
+        Check("nothing changed", unchanged_s <= MOST_UNCHANGED_S, f"{unchanged_s:.2f} s, cold {cold_s:.1f} s"),
+        Check(f"one of {KERNELS} kernels changed", changed_s <= MOST_CHANGED_S, f"{changed_s:.1f} s"),
+        Check(
+            "only its images are rebuilt", jobs - cached == own, f"{jobs - cached} of {jobs} jobs, {own} are its own"
+        ),
+        Check(
+            "everything deleted but the cache",
+            warm_s <= MOST_WARM_SHARE * cold_s,
+            f"{warm_s:.1f} s, {warm_s / cold_s:.0%}",
+        ),
+    ]
+
+
+def _timed(action: Callable[[], str]) -> tuple[float, str]:
+    begun = time.perf_counter()
+    said = action()
+    return time.perf_counter() - begun, said
+
+
+def kill_builds(folder: Path, rounds: int, seed: int) -> Check:
+    """Kill builds at random moments, build again, and compare with a clean build."""
+    chance = random.Random(seed)
+    project = Project(folder / "killed", 4, {"GRISTMILL_CACHE_DIR": str(folder / "kill-cache")})
+    project.write()
+    expected, took_s = {}, {}
+    for scale in (50, 60):
+        project.change(0, scale)
+        project.clean()
+        shutil.rmtree(folder / "kill-cache", ignore_errors=True)
+        took_s[scale], _ = _timed(lambda: (project.configure(), project.build())[1])
+        expected[scale] = project.digests()
+    wrong, killed = [], 0
+    for i in range(rounds):
+        scale = (50, 60)[i % 2]
+        project.change(0, scale)
+        is_fresh = chance.random() < 0.5  # else on what the round before left
+        if is_fresh:
+            project.clean()
+            shutil.rmtree(folder / "kill-cache", ignore_errors=True)
+        after_s = chance.uniform(0, took_s[scale] if is_fresh else took_s[scale] / 4)
+        killed += _kill_after(project, after_s)
+        project.configure()
+        project.build()
+        if project.digests() != expected[scale]:
+            wrong.append(f"round {i}, after {after_s:.2f} s")
+    return Check(
+        "killed builds", not wrong, f"{killed} of {rounds} killed, seed {seed}; other bytes: {wrong or 'none'}"
+    )
+
+
+def _kill_after(project: Project, seconds: float) -> bool:
+    """Start a build and kill its processes; return whether it still ran."""
+    running = project.start()
+    try:
+        running.wait(seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+        return True
+    return False
+
+
+def build_at_once(folder: Path) -> Check:
+    """Build one project in two folders at once, on one cache; compare with a build alone on another."""
+
+    def build(name: str, cache: str) -> dict[str, str]:
+        project = Project(folder / name, 6, {"GRISTMILL_CACHE_DIR": str(folder / cache)})
+        project.write()
+        project.configure()
+        project.build()
+        return project.digests()
+
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(build, ("one", "another place"), ("shared-cache", "shared-cache")))
+    alone = build("alone", "own-cache")
+    return Check("two builds at once, in two folders, on one cache", both == [alone, alone], f"{len(alone)} files")
+
+
+def check_builds(rounds: int, seed: int) -> list[Check]:
+    """Do all of it in a temporary folder; `rounds` kills."""
+    with tempfile.TemporaryDirectory(prefix="gristmill-release-") as name:
+        folder = Path(name)
+        return [*measure_rebuilds(folder), build_at_once(folder), kill_builds(folder, rounds, seed)]

@@ -40,7 +40,7 @@ def measure_rebuilds(folder: Path) -> list[Check]:
             "only its images are rebuilt", jobs - cached == own, f"{jobs - cached} of {jobs} jobs, {own} are its own"
         ),
         Check(
-            "everything deleted but the cache",
+            "all but the cache deleted",
             warm_s <= MOST_WARM_SHARE * cold_s,
             f"{warm_s:.1f} s, {warm_s / cold_s:.0%}",
         ),

@@ -72,6 +72,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--package", default="kernels", help="name of the distribution, for `info`")
     parser.add_argument("--version", default="0", help="version of the distribution, for `info`")
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
+    parser.add_argument("--processor", help="that the module is compiled for, as in aarch64; default: this one")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
     parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
@@ -133,7 +134,7 @@ def run_build(options: argparse.Namespace) -> None:
         project_dir=options.project_dir.resolve(),
         package=options.package,
         version=options.version,
-        targets=parse_targets(options.targets),
+        targets=parse_targets(options.targets, options.processor),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
         depfile=options.depfile,

@@ -17,7 +17,7 @@ from releaselib.interpreters import Interpreter, find_interpreters, missing_vers
 from releaselib.project import ROOT
 from releaselib.report import Check
 
-NOT_SHIPPED = re.compile(r"(^|/)(\.git|\.ci|build|dist|__pycache__)(/|$)")
+NOT_SHIPPED = re.compile(r"^(\.git|\.ci|build|dist)(/|$)|__pycache__")
 NEEDED = ("LICENSE", "LICENSES/nanobind-BSD-3-Clause.txt", "csrc/tables.hpp", "kernels/softmax.py", "CMakeLists.txt")
 
 

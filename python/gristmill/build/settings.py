@@ -75,14 +75,26 @@ class Settings:
 
 
 def default_targets(machine: str | None = None) -> tuple[str, ...]:
-    """Return the targets of a build that names none, on a machine with this processor."""
+    """Return the targets of a build that names none, for this processor."""
     return CUDA_TARGETS + HOST_TARGETS.get((machine or platform.machine()).lower(), ())
 
 
-def parse_targets(text: str) -> tuple[str, ...]:
-    """Split a list at `;` or `,`; nothing means the default. Raises BuildError on a name that is no target's."""
-    names = {name.strip() for name in re.split("[;,]", text) if name.strip()} or set(default_targets())
-    return tuple(sorted((find_target(name).name for name in names), key=target_order))
+def parse_targets(text: str, machine: str | None = None) -> tuple[str, ...]:
+    """Split a list at `;` or `,`; nothing means the default.
+
+    `machine` is the processor that the module is compiled for, by default this one's. Raises BuildError on a name that
+    is no target's, or another processor's.
+    """
+    names = {name.strip() for name in re.split("[;,]", text) if name.strip()} or set(default_targets(machine))
+    targets = tuple(sorted((find_target(name).name for name in names), key=target_order))
+    processor = (machine or platform.machine()).lower()
+    fitting = HOST_TARGETS.get(processor, ())
+    for name in targets:
+        if not CUDA_NAME.match(name) and name not in fitting:
+            known = " or ".join(fitting) or "CUDA targets"
+            fix = f"name {known}; or compile for that processor, with a CMake toolchain file"
+            raise BuildError(f"`{name}` is not code for {processor}", fix=fix)
+    return targets
 
 
 def target_order(name: str) -> tuple[int, int, str]:

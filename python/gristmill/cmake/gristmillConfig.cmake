@@ -175,7 +175,7 @@ macro(_gristmill_generate)
     COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
       "${Python_EXECUTABLE}" -m gristmill build ${sources}
       --module "${ARG_MODULE}" --package "${package}" --version "${version}"
-      --targets "${ARG_TARGETS}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
+      --targets "${ARG_TARGETS}" --processor "${CMAKE_SYSTEM_PROCESSOR}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
       --executor "${ARG_EXECUTOR}" --max-wheel-mb "${ARG_MAX_WHEEL_MB}"
       --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
     DEPENDS ${sources}

@@ -208,6 +208,8 @@ def test_the_depfile_lists_sources_imports_and_the_compiler(tmp_path):
     assert target == f"{folder / 'out' / 'tables.cpp'}:"
     assert {str(folder / "kernels" / name) for name in ("gelu.py", "helper.py")} <= set(inputs)
     assert {"embed.py", "declare.py", "ir.py"} <= {Path(path).name for path in inputs}
+    assert str(Path(sys.executable).resolve()) in inputs
+    assert [path for path in inputs if re.search(r"llvmlite-[^/]*\.dist-info/METADATA$", path)]
 
 
 def test_stripped_ptx_has_only_code():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gristmill.build.embed import Embedded, Outputs
 
 LARGEST = 10
-LAUNCHER_BYTES = 300_000  # of a wheel: the launcher and the tables of few kernels, compressed
+LAUNCHER_BYTES = 250_000  # of a wheel: the launcher and the tables of few kernels, compressed
 MB = 1_000_000
 
 

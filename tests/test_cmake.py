@@ -111,6 +111,11 @@ def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, pac
     assert "Generating done" in said, said
     assert "[1/1] touch sm_80" in ninja(project)
     assert "no work to do" in ninja(project)
+    os.utime(project / "k.py")
+    said = ninja(project)
+    assert "[1/1] touch sm_80" in said
+    assert "Linking" not in said
+    assert "no work to do" in ninja(project)
     (project / "k.py").write_text(KERNEL.replace("pass", "return"))
     assert "Linking" in ninja(project)
     assert "no work to do" in ninja(project)

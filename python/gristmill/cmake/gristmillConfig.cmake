@@ -30,6 +30,7 @@ function(gristmill_add_kernels target)
     "${out}/tables.cpp" "${out}/images.cpp")
   set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
+  add_dependencies(${target} ${target}_kernels)
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE GRISTMILL_MODULE=${name})
   target_compile_options(${target} PRIVATE "-ffile-prefix-map=${csrc}=csrc" "-ffile-prefix-map=${out}=kernels")
@@ -188,4 +189,6 @@ macro(_gristmill_generate)
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL
     VERBATIM)
+  # A target that waits for nothing: else the kernels would be compiled after the launcher, and not beside it.
+  add_custom_target(${target}_kernels DEPENDS "${out}/tables.cpp")
 endmacro()

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def kill_builds(folder: Path, kills: int, seed: int) -> Check:
     project = Project(folder / "killed", 4, {"GRISTMILL_CACHE_DIR": str(cache)})
     project.write()
     expected = {scale: _clean_build(project, cache, scale) for scale in (50, 60)}
-    took_s = {is_fresh: time_s for is_fresh, time_s in ((True, expected[50][1]), (False, expected[50][1] / 3))}
+    took_s = {True: expected[50][1], False: expected[50][1] / 3}
     wrong, killed, rounds = [], 0, 0
     while killed < kills and rounds < 4 * kills:
         rounds += 1
@@ -126,8 +126,10 @@ def build_at_once(folder: Path) -> Check:
     return Check("two builds at once, in two folders, on one cache", both == [alone, alone], f"{len(alone)} files")
 
 
-def check_builds(kills: int, seed: int) -> list[Check]:
+def check_builds(kills: int, seed: int) -> Iterator[Check]:
     """Do all of it in a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="gristmill-release-") as name:
         folder = Path(name)
-        return [*measure_rebuilds(folder), build_at_once(folder), kill_builds(folder, kills, seed)]
+        yield from measure_rebuilds(folder)
+        yield build_at_once(folder)
+        yield kill_builds(folder, kills, seed)

@@ -7,8 +7,10 @@
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module
-# and its type stub. The variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the
-# environment, stand in for TARGETS, CUBINS and SPILLS.
+# and its type stub, and in wheels of scikit-build-core a bill of materials and the licences of what is compiled in. The
+# variables GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the environment, stand in for TARGETS,
+# CUBINS and SPILLS. GRISTMILL_EXECUTOR, `module:factory` of a concurrent.futures executor, compiles on its workers;
+# GRISTMILL_MAX_WHEEL_MB ends a build whose module takes more of a wheel.
 
 include_guard(GLOBAL)
 
@@ -169,7 +171,8 @@ macro(_gristmill_add_launcher)
     get_target_property(program ${compiled} CXX_COMPILER_LAUNCHER)
     if(NOT program)
       set_target_properties(${compiled} PROPERTIES CXX_COMPILER_LAUNCHER
-        "${CMAKE_COMMAND};-E;env;--modify;PYTHONPATH=path_list_prepend:${import_root};${Python_EXECUTABLE};-m;gristmill.build.cxx")
+        "${CMAKE_COMMAND};-E;env;--modify;PYTHONPATH=path_list_prepend:${import_root}\
+;${Python_EXECUTABLE};-m;gristmill.build.cxx")
     endif()
   endforeach()
 endmacro()
@@ -181,8 +184,8 @@ macro(_gristmill_generate)
     COMMAND "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
       "${Python_EXECUTABLE}" -m gristmill build ${sources}
       --module "${ARG_MODULE}" --package "${package}" --version "${version}"
-      --targets "${ARG_TARGETS}" --processor "${CMAKE_SYSTEM_PROCESSOR}" --cubins "${ARG_CUBINS}" --spills "${ARG_SPILLS}" --ar "${CMAKE_AR}"
-      --executor "${ARG_EXECUTOR}" --max-wheel-mb "${ARG_MAX_WHEEL_MB}"
+      --targets "${ARG_TARGETS}" --processor "${CMAKE_SYSTEM_PROCESSOR}" --cubins "${ARG_CUBINS}"
+      --spills "${ARG_SPILLS}" --executor "${ARG_EXECUTOR}" --max-wheel-mb "${ARG_MAX_WHEEL_MB}" --ar "${CMAKE_AR}"
       --project-dir "${CMAKE_CURRENT_SOURCE_DIR}" --out "${out}" --depfile "${out}/kernels.d"
     DEPENDS ${sources}
     DEPFILE "${out}/kernels.d"

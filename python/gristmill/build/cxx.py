@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gristmill.build.cache import Cache, make_key, write_atomically
+from gristmill.errors import BuildError
 
 # Options whose value says where something is: what is there is in the preprocessed text.
 PLACES = ("-o", "-MF", "-MT", "-MQ", "-I", "-isystem", "-include")
@@ -25,7 +26,11 @@ READ_LATER = (b".incbin", b"#embed")
 def main(command: Sequence[str]) -> int:
     """Run a compiler's command line, or write the object that it gave before; return the exit status."""
     output = output_of(command)
-    cache = Cache.from_environment()
+    try:
+        cache = Cache.from_environment()
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
     if not output or not cache.folder or not (key := key_of(command)):
         return subprocess.call(command)
     if stored := cache.get(key):

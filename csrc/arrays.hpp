@@ -71,8 +71,6 @@ private:
 // Raises ArrayProblem for a torch view whose memory holds the opposite sign. May run Python code.
 void refuse_negated(const TypeInfo& type, PyObject* object, const void* data);
 
-inline constexpr std::size_t most_parameters = 64;
-
 // The arrays of one call, in place: no allocation.
 class ArgumentArrays {
 public:

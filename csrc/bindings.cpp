@@ -12,6 +12,8 @@
 #include "guard.hpp"
 #include "kernel_type.hpp"
 #include "report.hpp"
+#include "trial.hpp"
+#include "tuning_file.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -84,6 +86,21 @@ void bind_instance(nb::module_& m) {
         });
 }
 
+void bind_trial(nb::module_& m) {
+    nb::class_<Trial>(m, "Trial", "One call in every configuration that could serve it, on copies of its arrays.")
+        .def_prop_ro("kernel", &Trial::kernel)
+        .def_prop_ro("place", &Trial::place, "Device, architecture and units, as in a tuned table.")
+        .def_prop_ro("key_names", &Trial::key_names)
+        .def_prop_ro("key", &Trial::key)
+        .def_prop_ro("constants", &Trial::constants, "Those that the call names.")
+        .def_prop_ro("dtypes", &Trial::dtypes)
+        .def_prop_ro("candidates", &Trial::candidates,
+                     "(specialisation, variant) of each; the first is taken without a tuned table.")
+        .def("check", &Trial::check, "candidate"_a,
+             "Run once; how far the outputs are from the first candidate's: at most 1 is right.")
+        .def("time", &Trial::time, "candidate"_a, "is_warm"_a = false, "Microseconds of one call.");
+}
+
 void preload(std::optional<int> device) {
     const int ordinal = device ? *device : current_device();
     for (const auto& kernel : tables.kernels) preload_kernel(kernel, ordinal);
@@ -108,9 +125,14 @@ NB_MODULE(GRISTMILL_MODULE, m) {
     nb::set_leak_warnings(false);  // dispatchers live as long as the process
     nb::register_exception_translator(translate);
     bind_instance(m);
+    bind_trial(m);
     m.def("info", &package_info, "What the package holds. Does not touch CUDA.");
     m.def("doctor", &doctor, "(check, status, text) for each thing that calls need; may initialise CUDA.");
     m.def("preload", &preload, "device"_a.none() = nb::none(),
           "Load every kernel for a CUDA device (None: the current one), so that no later call waits for the GPU.");
+    m.def(
+        "load_tuning", [](nb::handle table) { return load_tuning(table, nullptr); }, "table"_a,
+        "Take these kernels' rows of a tuned table, a file or its content; returns how many there are.");
     add_kernels(m);
+    load_tuning_from_environment();
 }

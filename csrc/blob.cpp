@@ -14,31 +14,35 @@ namespace gristmill {
 
 namespace {
 
-nb::object decompressor() {
+nb::object new_decompressor() {
     try {
-        return nb::module_::import_("lzma").attr("decompress");
+        return nb::module_::import_("lzma").attr("LZMADecompressor")();
     } catch (nb::python_error&) {
         throw Failure(ErrorKind::runtime, {.what = "this Python has no `lzma` module, by which GPU images are compressed",
                                            .fix = "use a Python that is built with liblzma"});
     }
 }
 
-std::shared_ptr<const std::string> decompress(const Image& image) {
+constexpr std::int64_t all_of_it = -1;
+
+// The stream's content up to `end`. A damaged stream raises what Python's lzma does.
+std::shared_ptr<const std::string> decompress(const Image& image, std::int64_t end) {
     const auto packed = nb::bytes(tables.blob + image.offset, image.size);
-    const auto raw = nb::borrow<nb::bytes>(decompressor()(packed));
+    const auto raw = nb::borrow<nb::bytes>(new_decompressor().attr("decompress")(packed, end));
     if (raw.size() < image.start + image.raw_size)
         throw Failure(ErrorKind::runtime, {.what = concat("an embedded image is damaged: ", describe_image(image)),
                                            .fix = "reinstall the package"});
     return std::make_shared<const std::string>(raw.c_str(), raw.size());
 }
 
-// Streams that hold several images stay, for the next one out of them; the GIL guards the map.
-std::shared_ptr<const std::string> stream_of(const Image& image) {
+// A stream holds a kernel's cubins, of which a device needs one: what is before it comes with it. Or its PTX, of which a
+// device needs more and more: all of it comes, and stays. The GIL guards the map.
+std::shared_ptr<const std::string> unpacked_stream(const Image& image) {
+    if (image.kind == ImageKind::cubin) return decompress(image, image.start + image.raw_size);
     static std::map<std::uint32_t, std::shared_ptr<const std::string>> streams;
     if (const auto found = streams.find(image.offset); found != streams.end()) return found->second;
-    auto fresh = decompress(image);  // lzma releases the GIL: another thread may have been quicker
-    const bool is_shared = fresh->size() != image.raw_size;
-    return is_shared ? streams.try_emplace(image.offset, std::move(fresh)).first->second : fresh;
+    auto fresh = decompress(image, all_of_it);  // lzma releases the GIL: another thread may have been quicker
+    return streams.try_emplace(image.offset, std::move(fresh)).first->second;
 }
 
 }  // namespace
@@ -47,7 +51,7 @@ const std::string& image_bytes(std::uint16_t index) {
     static std::vector<std::unique_ptr<const std::string>> images(tables.images.size());
     if (images[index]) return *images[index];
     const Image& image = tables.images[index];
-    const auto stream = stream_of(image);
+    const auto stream = unpacked_stream(image);
     auto fresh = std::make_unique<const std::string>(stream->substr(image.start, image.raw_size));
     if (!images[index]) images[index] = std::move(fresh);
     return *images[index];

@@ -1,25 +1,15 @@
 #include "call.hpp"
 
-#include <algorithm>
-
 #include "cpu.hpp"
-#include "host.hpp"
-#include "launch.hpp"
 #include "repeat.hpp"
 #include "report.hpp"
-#include "scalars.hpp"
-#include "tensor_map.hpp"
+#include "unlocked.hpp"
 
 namespace nb = nanobind;
 
 namespace gristmill {
 
 namespace {
-
-// Work on less memory than this is over before another thread could use the GIL.
-constexpr std::int64_t bytes_to_release_gil = 64 * 1024;
-
-using Grid = std::array<std::int64_t, 3>;
 
 std::int64_t grid_axis(const Kernel& kernel, nb::handle value) {
     const std::int64_t number = PyLong_Check(value.ptr()) ? PyLong_AsLongLong(value.ptr()) : -1;
@@ -43,75 +33,15 @@ Grid read_grid(const Kernel& kernel, nb::handle value) {
     return grid;
 }
 
-std::int64_t multiprocessors(const KernelIndex& index, const Arguments& arguments) {
-    if (!index.needs_sm_count()) return 0;
-    return arguments.device.kind == DeviceKind::cpu ? host_thread_count()
-                                                    : ready_device(arguments.device.ordinal).facts().sm_count;
-}
-
-int code_source(const KernelIndex& index, const Arguments& arguments) {
-    if (!index.needs_source() || arguments.device.kind == DeviceKind::cpu) return any_source;
-    return index.source().get(arguments.device.ordinal, [&] {
-        const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
-        return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());
-    });
-}
-
-void make_plan(Bound& bound, PyObject* grid, Plan& plan) {
-    const KernelIndex& index = bound.index();
-    const Arguments& arguments = bound.arguments();
-    const std::int64_t sm_count = multiprocessors(index, arguments);
+// `given` is where a grid that the caller gives is kept.
+Setting make_plan(Bound& bound, PyObject* grid, Grid& given, Plan& plan) {
     if (!grid || grid == Py_None) grid = bound.grid();
-    Grid given;
     const bool is_given = grid && grid != Py_None;
-    if (is_given) given = read_grid(index.kernel, grid);
-    const Choice choice = choose(index, arguments, sm_count, code_source(index, arguments), bound.only());
-    plan.specialisation = choice.specialisation;
-    plan.variant = choice.variant;
-    check_arrays(index, *plan.specialisation, arguments, sm_count);
-    complete_plan(index, arguments, sm_count, is_given ? &given : nullptr, plan);
-}
-
-std::string host_levels_text() {
-    return listed(tables.host_levels, [](HostLevel level) { return std::string(level_name(level)); });
-}
-
-[[noreturn]] void fail_no_host_code(const Kernel& kernel) {
-    throw Failure(ErrorKind::runtime,
-                  {.what = concat(kernel.name, ": built for CUDA only, and the arrays are on the CPU"),
-                   .fix = "add `x86-64-v3` (or `aarch64`) to TARGETS, then rebuild; or pass CUDA arrays"});
-}
-
-[[noreturn]] void fail_cpu(const Kernel& kernel) {
-    throw Failure(ErrorKind::runtime, {.what = concat(kernel.name, ": no image fits this CPU"),
-                                       .asked = std::string(cpu_level_text()),
-                                       .built = host_levels_text(),
-                                       .fix = "add a lower level, such as `x86-64-v2`, to TARGETS, then rebuild"});
-}
-
-std::size_t host_level(const EntryPlace& place) {
-    static const std::optional<std::size_t> level = best_host_level();
-    if (place.entry().host.empty()) fail_no_host_code(place.kernel);
-    if (!level || *level >= place.entry().host.size()) fail_cpu(place.kernel);
-    return *level;
-}
-
-std::int64_t touched_bytes(const Kernel& kernel, const Arguments& arguments) {
-    std::int64_t bytes = 0;
-    for (std::size_t i = 0; i < kernel.parameters.size(); ++i)
-        if (kernel.parameters[i].kind == ParameterKind::pointer)
-            bytes += arguments.views[i]->count * arguments.views[i]->item_bytes;
-    return bytes;
-}
-
-void run_on_host(const EntryPlace& place, const Bound& bound, const Plan& plan) {
-    const HostWork work{place.entry().host[host_level(place)], plan.block.data(), plan.grid};
-    std::int64_t done = 0;
-    if (touched_bytes(place.kernel, bound.arguments()) < bytes_to_release_gil) done = run_small(work);
-    if (done == work.programs()) return;
-    const nb::gil_scoped_release released;
-    if (done == 0) done = run_small(work);
-    run_large(work, done);
+    if (is_given) given = read_grid(bound.index().kernel, grid);
+    const Setting setting{bound.only(), is_given ? &given : nullptr,
+                          circumstances_of(bound.index(), bound.arguments())};
+    make_plan(bound.index(), bound.arguments(), setting, plan);
+    return setting;
 }
 
 // A call that may come again is remembered, unless code had to be loaded: other threads may have changed its arrays.
@@ -120,18 +50,23 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallAr
     const bool is_loaded = device.kernel(place.index()).handle != nullptr;
     const cuda::Stream stream = bound.stream();
     const cuda::LoadedKernel kernel = ready_kernel(place, device);
-    check_launch_limits(place.kernel, plan, *kernel.geometry);
-    CallMaps maps(place, kernel.geometry->maps, bound.arguments(), device);
-    void** pointer = plan.pointers.data() + place.kernel.parameters.size();
-    for (MadeMap& map : maps.made()) *pointer++ = &map.encoded;
-    const int version = device.api().resolver.driver_version();
-    Launch made{place, place.index(), config_of(plan, *kernel.geometry, version), plan.pointers.data()};
-    if (repeatable && is_loaded) bound.callable().known.keep(*repeatable, bound, plan, made, device, maps.made());
-    made.config.stream = stream;
-    const nb::gil_scoped_release released;
-    for (const ArrayArgument& array : bound.arrays())
-        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
-    launch(made, device, kernel);
+    DeviceCall made(place, bound.arguments(), plan, device, kernel);
+    if (repeatable && is_loaded)
+        bound.callable().known.keep(*repeatable, bound, plan, made.launch, device, made.maps.made());
+    made.launch.config.stream = stream;
+    const Unlocked unlocked;
+    await_producers(bound, device, stream);
+    launch(made.launch, device, kernel);
+}
+
+// False: there is no memory for the copies.
+bool run_padded(PaddedCall& padded, Bound& bound) {
+    cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
+    const cuda::Stream stream = bound.stream();
+    const cuda::LoadedKernel kernel = ready_kernel(padded.place(), device);
+    const Unlocked unlocked;
+    await_producers(bound, device, stream);
+    return padded.launch(device, kernel, stream);
 }
 
 // Its large frame is kept out of calls that are known.
@@ -139,30 +74,22 @@ void run_on_cuda(const EntryPlace& place, Bound& bound, Plan& plan, const CallAr
                                     bool is_repeatable) {
     Bound bound(callable, given);
     Plan plan;
-    make_plan(bound, grid, plan);
+    Grid given_grid;
+    const Setting setting = make_plan(bound, grid, given_grid, plan);
     const Kernel& kernel = callable.index.kernel;
     if (plan.programs() == 0 || has_empty_outputs(callable.index, bound.arguments())) return;
     const EntryPlace place{kernel, *plan.specialisation, plan.variant};
-    if (bound.arguments().device.kind == DeviceKind::cpu)
-        run_on_host(place, bound, plan);
-    else
+    if (bound.arguments().device.kind == DeviceKind::cpu) return run_on_host(place, bound.arguments(), plan);
+    const auto padded = PaddedCall::find(callable.index, bound.arguments(), setting, plan);
+    if (!padded || !run_padded(*padded, bound))
         run_on_cuda(place, bound, plan, is_repeatable ? &given : nullptr);
 }
 
 }  // namespace
 
-cuda::GpuDevice& ready_device(int ordinal) {
-    if (cuda::is_device_ready(ordinal)) return cuda::gpu_device(ordinal);
-    const nb::gil_scoped_release released;
-    return cuda::gpu_device(ordinal);
-}
-
-cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device) {
-    if (const auto kernel = device.kernel(place.index()); kernel.handle) return kernel;
-    const std::uint16_t image = image_for(place, device.facts(), device.api().resolver.driver_version());
-    const std::string& bytes = image_bytes(image);
-    const nb::gil_scoped_release released;
-    return load_kernel(place, image, bytes, device);
+void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream) {
+    for (const ArrayArgument& array : bound.arrays())
+        if (array.producer_stream()) order_after(device.api(), stream, *array.producer_stream());
 }
 
 void call(const Callable& callable, const CallArguments& given, PyObject* grid) {
@@ -173,7 +100,10 @@ void call(const Callable& callable, const CallArguments& given, PyObject* grid) 
 nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     Bound bound(callable, given);
     Plan plan;
-    make_plan(bound, nullptr, plan);
+    Grid grid;
+    const Setting setting = make_plan(bound, nullptr, grid, plan);
+    const auto padded = PaddedCall::find(callable.index, bound.arguments(), setting, plan);
+    if (padded) plan = padded->plan();
     const EntryPlace place{callable.index.kernel, *plan.specialisation, plan.variant};
     nb::dict result;
     result["kernel"] = place.kernel.name;
@@ -181,7 +111,13 @@ nb::dict explain_call(const Callable& callable, const CallArguments& given) {
     result["variant"] = variant_names[static_cast<std::size_t>(plan.variant)];
     result["entry_point"] = place.entry().symbol;
     result["device"] = describe(bound.arguments().device);
+    result["chosen_by"] = plan.is_tuned ? "tuned table" : "formula";
     result["grid"] = nb::make_tuple(plan.grid[0], plan.grid[1], plan.grid[2]);
+    if (padded) {
+        nb::list names;
+        for (const auto parameter : padded->parameters()) names.append(place.kernel.parameters[parameter].name);
+        result["padded"] = nb::tuple(names);
+    }
     if (bound.arguments().device.kind == DeviceKind::cpu) {
         result["image"] = concat("host ", level_name(tables.host_levels[host_level(place)]));
         return result;

@@ -5,7 +5,7 @@
 
 #include "bind.hpp"
 #include "dispatch.hpp"
-#include "image.hpp"
+#include "run.hpp"
 
 namespace gristmill {
 
@@ -15,10 +15,7 @@ void call(const Callable& callable, const CallArguments& given, PyObject* grid =
 // What `call` would run, without running it: specialisation, variant, device, grid, image and its geometry.
 nanobind::dict explain_call(const Callable& callable, const CallArguments& given);
 
-// The device, made if need be with the GIL released.
-cuda::GpuDevice& ready_device(int ordinal);
-
-// The kernel's handle on a device, loaded if need be with the GIL released.
-cuda::LoadedKernel ready_kernel(const EntryPlace& place, cuda::GpuDevice& device);
+// Order a stream after those that the arrays' makers named.
+void await_producers(Bound& bound, const cuda::GpuDevice& device, cuda::Stream stream);
 
 }  // namespace gristmill

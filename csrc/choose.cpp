@@ -21,7 +21,7 @@ bool uses_sm_count(Code code) {
 }
 
 bool uses_sm_count(const Kernel& kernel) {
-    return uses_sm_count(kernel.pick) ||
+    return uses_sm_count(kernel.pick) || uses_sm_count(kernel.prefer) ||
            std::ranges::any_of(kernel.grid, [](Code code) { return uses_sm_count(code); });
 }
 
@@ -48,11 +48,14 @@ bool has_maps(const Kernel& kernel) {
     return found;
 }
 
-// The parameters that a grid, pick, extent or tensor map reads, or that a specialisation wants to be a multiple of
-// something.
+// The parameters that a grid, pick, preference, key, extent or tensor map reads, or that a specialisation wants to be a
+// multiple of something.
 std::uint64_t decisive_parameters(const Kernel& kernel) {
     std::uint64_t parameters = 0;
     mark_operands(kernel.pick, parameters);
+    mark_operands(kernel.prefer, parameters);
+    for (const Code code : kernel.key) mark_operands(code, parameters);
+    mark_operands(kernel.padded, parameters);
     for (const Code code : kernel.grid) mark_operands(code, parameters);
     for (const Parameter& parameter : kernel.parameters) mark_operands(parameter.extent, parameters);
     for_each_map(kernel, [&](const TensorMap& map) {
@@ -60,14 +63,15 @@ std::uint64_t decisive_parameters(const Kernel& kernel) {
         for (const Code code : map.strides) mark_operands(code, parameters);
     });
     for (const Specialisation& row : kernel.specialisations)
-        for (std::size_t i = 0; i < row.divisibility.size(); ++i)
-            if (row.divisibility[i] > 1) parameters |= std::uint64_t{1} << i;
+        for (const Divisors divisors : row.divisibility)
+            for (std::size_t i = 0; i < divisors.size(); ++i)
+                if (divisors[i] > 1) parameters |= std::uint64_t{1} << i;
     return parameters;
 }
 
 void require_small(const Kernel& kernel) {
     if (kernel.parameters.size() <= most_parameters && kernel.dtype_vars.size() <= most_dtype_vars &&
-        kernel.constants.size() <= most_constants)
+        kernel.constants.size() <= most_constants && kernel.key.size() <= most_keys)
         return;
     throw Failure(ErrorKind::runtime,
                   {.what = concat(kernel.name, ": too many parameters, dtype variables or constants"),
@@ -105,9 +109,21 @@ bool has_gaps(const Kernel& kernel) {
     });
 }
 
-bool is_picked(const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
-               std::int64_t sm_count) {
-    return kernel.pick.empty() || evaluate_for(kernel, specialisation, arguments, sm_count, kernel.pick) != 0;
+bool differs_by_target(const Kernel& kernel) {
+    return std::ranges::any_of(kernel.specialisations,
+                               [](const Specialisation& row) { return row.divisibility.size() > 1; });
+}
+
+bool holds(Code condition, const Kernel& kernel, const Specialisation& specialisation, const Arguments& arguments,
+           std::int64_t sm_count) {
+    return condition.empty() || evaluate_for(kernel, specialisation, arguments, sm_count, condition) != 0;
+}
+
+// Whether a specialisation computes what the call asks for, on this device.
+bool fits(const Kernel& kernel, const Specialisation& row, const Arguments& arguments,
+          const Circumstances& circumstances) {
+    return has_dtypes(row, arguments) && has_constants(row, arguments) && is_built(row, circumstances.source) &&
+           holds(kernel.pick, kernel, row, arguments, circumstances.sm_count);
 }
 
 std::string given_constants(const Kernel& kernel, const Arguments& arguments) {
@@ -189,6 +205,32 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
     fail_pick(kernel, arguments, fitting);
 }
 
+std::string asked_text(const Kernel& kernel, const Arguments& asked) {
+    std::string text;
+    const auto add = [&](const std::string& item) { text.append(text.empty() ? "" : ", ").append(item); };
+    for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
+        if (asked.dtypes[i] != unbound) add(std::string(dtype_name(asked.dtypes[i])));
+    for (std::size_t i = 0; i < kernel.constants.size(); ++i)
+        if (asked.constants.has(i)) add(concat(kernel.constants[i], "=", describe_constant(asked.constants[i])));
+    return text;
+}
+
+// The dtype is what is missing if it is in no specialisation; else it is a constant's value.
+[[noreturn]] void fail_dispatch(const Kernel& kernel, const Arguments& asked) {
+    const bool is_typed =
+        std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return has_dtypes(row, asked); });
+    const std::string missing = is_typed ? "the value to the constant's list in @gm.kernel(...)"
+                                           : concat("`gm.", dtype_name(asked.dtypes[0]), "` to the kernel's dtypes");
+    std::string built;
+    for (const auto& row : kernel.specialisations)
+        if (!is_typed || has_dtypes(row, asked)) built.append(built.empty() ? "" : ", ").append(row.id);
+    throw Failure(is_typed ? ErrorKind::value : ErrorKind::type,
+                  {.what = concat(kernel.name, ": no specialisation is built for this"),
+                   .asked = asked_text(kernel, asked),
+                   .built = built,
+                   .fix = concat("add ", missing, ", then rebuild")});
+}
+
 [[noreturn]] void fail_instance(const Kernel& kernel, const Arguments& arguments, const Specialisation& only) {
     if (has_dtypes(only, arguments)) fail_pick(kernel, arguments, {&only});
     throw Failure(
@@ -224,13 +266,94 @@ std::optional<Variant> serving_variant(const KernelIndex& index, const Specialis
     return has_empty_outputs(index, arguments) ? std::optional(Variant::aligned32) : std::nullopt;
 }
 
+// Goes through the specialisations in declared order.
+class Search {
+public:
+    Search(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances)
+        : index_(index), arguments_(arguments), circumstances_(circumstances) {}
+
+    // The first that fits, is preferred and has code for the call.
+    std::optional<Choice> first(Code prefer) {
+        const Kernel& kernel = index_.kernel;
+        if (!kernel.dtype_vars.empty() && arguments_.dtypes[0] != unbound) {
+            for (const auto row : index_.with_first_dtype(arguments_.dtypes[0]))
+                if (const auto choice = take(kernel.specialisations[row], prefer)) return choice;
+            return std::nullopt;
+        }
+        for (const auto& row : kernel.specialisations)
+            if (const auto choice = take(row, prefer)) return choice;
+        return std::nullopt;
+    }
+    // The first that would have been taken, but for the alignment; null: none.
+    const Specialisation* unaligned() const { return unaligned_; }
+
+private:
+    std::optional<Choice> take(const Specialisation& row, Code prefer) {
+        if (!fits(index_.kernel, row, arguments_, circumstances_)) return std::nullopt;
+        if (!holds(prefer, index_.kernel, row, arguments_, circumstances_.sm_count)) return std::nullopt;
+        if (const auto variant = serving_variant(index_, row, arguments_, circumstances_.source))
+            return Choice{&row, *variant};
+        if (!unaligned_) unaligned_ = &row;
+        return std::nullopt;
+    }
+
+    const KernelIndex& index_;
+    const Arguments& arguments_;
+    const Circumstances& circumstances_;
+    const Specialisation* unaligned_ = nullptr;
+};
+
+Choice check_only(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
+                  const Specialisation& only) {
+    const Kernel& kernel = index.kernel;
+    if (!is_built(only, circumstances.source)) fail_target(kernel, only);
+    if (!has_dtypes(only, arguments) || !holds(kernel.pick, kernel, only, arguments, circumstances.sm_count))
+        fail_instance(kernel, arguments, only);
+    if (const auto variant = serving_variant(index, only, arguments, circumstances.source)) return {&only, *variant};
+    fail_alignment(index, arguments, circumstances.source, only, true);
+}
+
+std::optional<Choice> tuned_choice(const KernelIndex& index, const Arguments& arguments,
+                                   const Circumstances& circumstances) {
+    if (circumstances.tuned_device == no_tuned_device) return std::nullopt;
+    const Kernel& kernel = index.kernel;
+    const KeyValues key = key_values(kernel, arguments);
+    std::optional<Choice> choice;
+    index.tuned().find(circumstances.tuned_device, std::span(key).first(kernel.key.size()),
+                       [&](std::uint16_t specialisation, Variant variant, std::uint16_t named) {
+                           const Specialisation& row = kernel.specialisations[specialisation];
+                           if (named != arguments.constants.mask() || !fits(kernel, row, arguments, circumstances))
+                               return false;
+                           if (serving_variant(index, row, arguments, circumstances.source) != variant) return false;
+                           choice = {&row, variant, true};
+                           return true;
+                       });
+    return choice;
+}
+
+// Whether two specialisations are alike in all that no configuration sets.
+bool is_alternative(const Kernel& kernel, const Specialisation& a, const Specialisation& b) {
+    if (!std::ranges::equal(a.dtypes, b.dtypes)) return false;
+    for (std::size_t i = 0; i < a.constants.size(); ++i)
+        if (!(kernel.configured >> i & 1) && !is_equal(a.constants[i], b.constants[i])) return false;
+    return true;
+}
+
 }  // namespace
+
+KeyValues key_values(const Kernel& kernel, const Arguments& arguments) {
+    KeyValues values{};
+    const Scope scope{std::span(arguments.integers).first(kernel.parameters.size()), {}, 0};
+    for (std::size_t i = 0; i < kernel.key.size(); ++i) values[i] = evaluate(kernel.key[i], scope);
+    return values;
+}
 
 KernelIndex::KernelIndex(const Kernel& kernel_)
     : kernel(kernel_),
       parameter_count_(kernel_.parameters.size()),
       needs_sm_count_(uses_sm_count(kernel_)),
-      needs_source_(has_gaps(kernel_) || has_maps(kernel_)) {
+      needs_source_(has_gaps(kernel_) || has_maps(kernel_) || differs_by_target(kernel_)),
+      tuned_(std::make_unique<TunedRows>(kernel_)) {
     require_small(kernel);
     decisive_ = decisive_parameters(kernel);
     for (std::size_t i = 0; i < kernel.parameters.size(); ++i) {
@@ -270,38 +393,34 @@ bool is_equal(const ConstantValue& a, const ConstantValue& b) {
     return (a.kind == Kind::boolean) == (b.kind == Kind::boolean) && number(a) == number(b);
 }
 
-Choice choose(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, int source,
+const Specialisation& find_specialisation(const Kernel& kernel, const Arguments& asked) {
+    for (const auto& row : kernel.specialisations)
+        if (has_dtypes(row, asked) && has_constants(row, asked)) return row;
+    fail_dispatch(kernel, asked);
+}
+
+Choice choose(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
               const Specialisation* only) {
-    const Kernel& kernel = index.kernel;
-    Choice choice{};
-    const Specialisation* unaligned = nullptr;  // the first that fits but for the alignment
-    const auto takes = [&](const Specialisation& row) {
-        const auto variant = serving_variant(index, row, arguments, source);
-        if (variant) choice = {&row, *variant};
-        if (!variant && !unaligned) unaligned = &row;
-        return variant.has_value();
-    };
-    if (only) {
-        if (!is_built(*only, source)) fail_target(kernel, *only);
-        if (!has_dtypes(*only, arguments) || !is_picked(kernel, *only, arguments, sm_count))
-            fail_instance(kernel, arguments, *only);
-        if (takes(*only)) return choice;
-        fail_alignment(index, arguments, source, *only, true);
+    if (only) return check_only(index, arguments, circumstances, *only);
+    if (const auto tuned = tuned_choice(index, arguments, circumstances)) return *tuned;
+    Search search(index, arguments, circumstances);
+    if (const auto choice = search.first(index.kernel.prefer)) return *choice;
+    if (!index.kernel.prefer.empty())
+        if (const auto choice = search.first({})) return *choice;
+    if (search.unaligned()) fail_alignment(index, arguments, circumstances.source, *search.unaligned(), false);
+    fail_choice(index.kernel, arguments);
+}
+
+std::vector<Choice> alternatives(const KernelIndex& index, const Arguments& arguments,
+                                 const Circumstances& circumstances, const Choice& choice) {
+    std::vector<Choice> found{choice};
+    for (const Specialisation& row : index.kernel.specialisations) {
+        if (&row == choice.specialisation || !fits(index.kernel, row, arguments, circumstances)) continue;
+        if (!is_alternative(index.kernel, row, *choice.specialisation)) continue;
+        if (const auto variant = serving_variant(index, row, arguments, circumstances.source))
+            found.push_back({&row, *variant});
     }
-    const auto fits = [&](const Specialisation& row) {
-        return has_dtypes(row, arguments) && has_constants(row, arguments) && is_built(row, source) &&
-               is_picked(kernel, row, arguments, sm_count);
-    };
-    const bool is_typed = !kernel.dtype_vars.empty() && arguments.dtypes[0] != unbound;
-    if (is_typed) {
-        for (const auto row : index.with_first_dtype(arguments.dtypes[0]))
-            if (fits(kernel.specialisations[row]) && takes(kernel.specialisations[row])) return choice;
-    } else {
-        for (const auto& row : kernel.specialisations)
-            if (fits(row) && takes(row)) return choice;
-    }
-    if (unaligned) fail_alignment(index, arguments, source, *unaligned, false);
-    fail_choice(kernel, arguments);
+    return found;
 }
 
 }  // namespace gristmill

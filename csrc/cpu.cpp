@@ -1,6 +1,8 @@
 #include "cpu.hpp"
 
 #include <array>
+#include <cstring>
+#include <string>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -61,11 +63,30 @@ bool is_supported(HostLevel level) {
     }
 }
 
+// Of leaves 0x80000002 to 0x80000004, 16 bytes each; without the blanks around and in it.
+std::string read_name() {
+    if (cpuid(0x80000000).a < 0x80000004) return "x86-64";
+    std::array<char, 49> text{};
+    for (unsigned leaf = 0; leaf < 3; ++leaf) {
+        const Registers part = cpuid(0x80000002 + leaf);
+        std::memcpy(text.data() + 16 * leaf, &part, sizeof part);
+    }
+    std::string name;
+    for (const char letter : std::string_view(text.data()))
+        if (letter != ' ' || (!name.empty() && name.back() != ' ')) name.push_back(letter);
+    while (name.ends_with(' ')) name.pop_back();
+    return name.empty() ? "x86-64" : name;
+}
+
 #elif defined(__aarch64__)
+
+std::string read_name() { return "aarch64"; }
 
 bool is_supported(HostLevel level) { return level == HostLevel::aarch64; }
 
 #else
+
+std::string read_name() { return "unknown"; }
 
 bool is_supported(HostLevel) { return false; }
 
@@ -83,6 +104,11 @@ std::optional<std::size_t> best_host_level() {
     for (std::size_t i = tables.host_levels.size(); i > 0; --i)
         if (is_level_supported(tables.host_levels[i - 1])) return i - 1;
     return std::nullopt;
+}
+
+std::string_view cpu_name() {
+    static const std::string name = read_name();
+    return name;
 }
 
 std::string_view cpu_level_text() {

@@ -47,7 +47,8 @@ DeviceFacts device_facts(const Api& api, int ordinal) {
     check(api, api.cuDeviceGetName(name.data(), static_cast<int>(name.size()) - 1, id), "reading a device's name");
     return {name.data(),
             {attribute(api, attribute_major, id), attribute(api, attribute_minor, id)},
-            attribute(api, attribute_sm_count, id)};
+            attribute(api, attribute_sm_count, id),
+            attribute(api, attribute_l2_bytes, id)};
 }
 
 void allow_shared_memory(const Api& api, LoadedKernel kernel, int ordinal) {

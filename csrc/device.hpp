@@ -25,6 +25,7 @@ struct DeviceFacts {
     std::string name;
     Capability capability;
     int sm_count;
+    int l2_bytes;
 };
 
 int device_count(const Api& api);

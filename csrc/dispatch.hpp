@@ -6,13 +6,14 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "arrays.hpp"
 #include "error.hpp"
 #include "tables.hpp"
+#include "tuned.hpp"
 #include "view.hpp"
 
 namespace gristmill {
@@ -37,6 +38,7 @@ public:
         mask_ |= 1u << constant;
     }
     void clear() { mask_ = 0; }
+    std::uint32_t mask() const { return mask_; }
 
 private:
     std::uint32_t mask_ = 0;
@@ -65,6 +67,7 @@ struct Arguments {
 struct Plan {
     const Specialisation* specialisation;
     Variant variant;
+    bool is_tuned;
     std::array<std::int64_t, 3> grid;
     std::array<void*, most_parameters + most_maps> pointers;
     alignas(8) std::array<std::byte, 8 * most_parameters> block;
@@ -130,6 +133,7 @@ public:
     // or take tensor maps.
     bool needs_source() const { return needs_source_; }
     const SourceMemo& source() const { return source_; }
+    TunedRows& tuned() const { return *tuned_; }
     int parameter(std::string_view name) const;  // -1: none
     int constant(std::string_view name) const;
 
@@ -146,6 +150,7 @@ private:
     bool needs_sm_count_, needs_source_;
     std::uint64_t decisive_ = 0;  // a bit for each parameter
     SourceMemo source_;
+    std::unique_ptr<TunedRows> tuned_;
     std::array<Slot, most_parameters> slots_{};
     Few arrays_, outputs_, indices_, values_;
     std::array<std::vector<std::uint16_t>, 16> by_dtype_;  // the last: kernels without dtype variables
@@ -169,7 +174,7 @@ void fill_index_parameters(const KernelIndex& index, Arguments& arguments);
 
 // Declared with `aligned=True`: there is code for aligned calls alone.
 inline bool is_only_aligned(const Specialisation& row) {
-    return !row.entries[static_cast<std::size_t>(Variant::general32)].symbol;
+    return !row.entries[static_cast<std::size_t>(Variant::general64)].symbol;
 }
 
 // The variant that a call takes of a specialisation, whether or not there is code for it. Where an array cannot have
@@ -180,15 +185,33 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& row, cons
 std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,
                               int source);
 
+KeyValues key_values(const Kernel& kernel, const Arguments& arguments);
+
+// The first specialisation with the dtypes and constants of `asked`. Raises Failure with what is built.
+const Specialisation& find_specialisation(const Kernel& kernel, const Arguments& asked);
+
 struct Choice {
     const Specialisation* specialisation;
     Variant variant;
+    bool is_tuned = false;  // by a row of a tuned table
 };
 
-// The first specialisation that fits and has code for the call, or `only` if it does. Raises Failure with what is
-// built. Where the code of a device decides (`source`), the device is ready.
-Choice choose(const KernelIndex& index, const Arguments& arguments, std::int64_t sm_count, int source,
+// What a choice depends on besides the arguments.
+struct Circumstances {
+    std::int64_t sm_count;
+    int source;        // whose code the device runs; the device is ready where that decides
+    int tuned_device;  // in tuned tables; no_tuned_device: they are not asked
+};
+
+// What a tuned table says; else the first specialisation that fits and has code for the call, of those that the kernel
+// prefers if there is one; or `only` if it does. Raises Failure with what is built.
+Choice choose(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
               const Specialisation* only);
+
+// All that could serve a call in place of a choice: the choice first, then those that differ from it in what
+// configurations set.
+std::vector<Choice> alternatives(const KernelIndex& index, const Arguments& arguments,
+                                 const Circumstances& circumstances, const Choice& choice);
 
 // Contiguity, extents, read-only and overlapping outputs. Raises Failure.
 void check_arrays(const KernelIndex& index, const Specialisation& specialisation, const Arguments& arguments,

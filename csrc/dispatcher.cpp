@@ -67,42 +67,6 @@ void read_constants(const KernelIndex& index, const nb::args& positional, const 
     }
 }
 
-bool is_match(const Specialisation& row, const Arguments& asked) {
-    for (std::size_t i = 0; i < row.dtypes.size(); ++i)
-        if (asked.dtypes[i] != unbound && asked.dtypes[i] != row.dtypes[i]) return false;
-    for (std::size_t i = 0; i < row.constants.size(); ++i)
-        if (asked.constants.has(i) && !is_equal(asked.constants[i], row.constants[i])) return false;
-    return true;
-}
-
-std::string asked_text(const Kernel& kernel, const Arguments& asked) {
-    std::string text;
-    const auto add = [&](const std::string& item) { text.append(text.empty() ? "" : ", ").append(item); };
-    for (std::size_t i = 0; i < kernel.dtype_vars.size(); ++i)
-        if (asked.dtypes[i] != unbound) add(std::string(dtype_name(asked.dtypes[i])));
-    for (std::size_t i = 0; i < kernel.constants.size(); ++i)
-        if (asked.constants.has(i)) add(concat(kernel.constants[i], "=", describe_constant(asked.constants[i])));
-    return text;
-}
-
-// The dtype is what is missing if it is in no specialisation; else it is a constant's value.
-[[noreturn]] void fail_dispatch(const Kernel& kernel, const Arguments& asked) {
-    Arguments dtypes_only = asked;
-    dtypes_only.constants.clear();
-    const bool has_dtypes =
-        std::ranges::any_of(kernel.specialisations, [&](const auto& row) { return is_match(row, dtypes_only); });
-    const std::string missing = has_dtypes ? "the value to the constant's list in @gm.kernel(...)"
-                                           : concat("`gm.", dtype_name(asked.dtypes[0]), "` to the kernel's dtypes");
-    std::string built;
-    for (const auto& row : kernel.specialisations)
-        if (!has_dtypes || is_match(row, dtypes_only)) built.append(built.empty() ? "" : ", ").append(row.id);
-    throw Failure(has_dtypes ? ErrorKind::value : ErrorKind::type,
-                  {.what = concat(kernel.name, ": no specialisation is built for this"),
-                   .asked = asked_text(kernel, asked),
-                   .built = built,
-                   .fix = concat("add ", missing, ", then rebuild")});
-}
-
 nb::object default_object(const Parameter& parameter) {
     if (parameter.dtype_var >= 0 || is_floating(parameter.dtype)) return nb::float_(parameter.default_value);
     if (parameter.dtype == Dtype::boolean) return nb::bool_(parameter.default_value != 0);
@@ -135,9 +99,7 @@ Instance Dispatcher::dispatch(nb::handle dtype, nb::args constants, nb::kwargs n
     asked.dtypes.fill(unbound);
     read_dtypes(kernel(), dtype, asked);
     read_constants(index_, constants, named, asked);
-    for (const auto& row : kernel().specialisations)
-        if (is_match(row, asked)) return Instance(callable_, row);
-    fail_dispatch(kernel(), asked);
+    return Instance(callable_, find_specialisation(kernel(), asked));
 }
 
 void Dispatcher::preload(int device) const { preload_kernel(kernel(), device); }
@@ -195,29 +157,6 @@ int current_device() {
     const cuda::Api& api = cuda::driver();
     cuda::DeviceId device = 0;
     return api.cuCtxGetDevice(&device) == cuda::success ? device : 0;
-}
-
-int preload_kernel(const Kernel& kernel, int ordinal) {
-    cuda::GpuDevice& device = ready_device(ordinal);
-    int loaded = 0;
-    const int source = source_for(kernel, device.facts(), device.api().resolver.driver_version());
-    for (const auto& row : kernel.specialisations | std::views::filter([&](const auto& r) { return is_built(r, source); }))
-        for (const auto variant : {Variant::aligned32, Variant::general32, Variant::general64}) {
-            const EntryPlace place{kernel, row, variant};
-            if (!place.entry().symbol) continue;
-            const bool was_loaded = device.kernel(place.index()).handle != nullptr;
-            const cuda::LoadedKernel ready = ready_kernel(place, device);
-            ++loaded;
-            if (!was_loaded && ready.function) continue;
-            const nb::gil_scoped_release released;
-            const cuda::ContextScope scope(device);
-            const cuda::RelaxedCapture relaxed(device.api());
-            cuda::Function function = nullptr;
-            cuda::check(device.api(), device.api().cuKernelGetFunction(&function, ready.handle),
-                        concat("preloading ", row.id));
-            device.keep_function(place.index(), function);
-        }
-    return loaded;
 }
 
 }  // namespace gristmill

@@ -66,10 +66,6 @@ private:
 // By kernel of the tables; made at the first call, and never destroyed.
 const Dispatcher& dispatcher(std::size_t kernel);
 
-// Load every entry of a kernel for a device, so that no later call waits for the GPU. Returns the number of entries
-// loaded.
-int preload_kernel(const Kernel& kernel, int device);
-
 // The device of the current context, else 0.
 int current_device();
 

@@ -19,6 +19,7 @@ using Library = struct LibraryOpaque*;
 using Kernel = struct KernelOpaque*;      // CUkernel: valid in every context
 using Function = struct FunctionOpaque*;  // CUfunction: of one context; launches by it are 60 to 120 ns cheaper (H200)
 using Module = struct ModuleOpaque*;
+using Pool = struct PoolOpaque*;
 
 struct LaunchAttribute {
     unsigned id, padding;
@@ -29,6 +30,31 @@ struct LaunchAttribute {
 // CUtensorMap: the driver writes it, kernels take it by value.
 struct alignas(64) EncodedMap {
     std::byte bytes[128];
+};
+
+// CUmemPoolProps: memory of a device.
+struct PoolProperties {
+    int allocation = 1;  // CU_MEM_ALLOCATION_TYPE_PINNED
+    int handles = 0;
+    int location = 1;  // CU_MEM_LOCATION_TYPE_DEVICE
+    int device;
+    void* security = nullptr;
+    std::size_t most_bytes = 0;
+    unsigned char rest[56] = {};
+};
+
+// CUDA_MEMCPY2D: rows of bytes, from device memory to device memory.
+struct Copy2d {
+    struct Side {
+        std::size_t column = 0, row = 0;
+        int kind = 2;  // CU_MEMORYTYPE_DEVICE
+        const void* host = nullptr;
+        std::uintptr_t device;
+        void* array = nullptr;
+        std::size_t pitch;
+    };
+    Side from, to;
+    std::size_t width, height;
 };
 
 struct LaunchConfig {
@@ -46,7 +72,8 @@ inline constexpr Result success = 0, invalid_value = 1, not_initialised = 3, no_
                         context_is_destroyed = 709, misaligned_address = 716, launch_failed = 719,
                         driver_mismatch = 803;
 
-inline constexpr int attribute_sm_count = 16, attribute_major = 75, attribute_minor = 76;
+inline constexpr int attribute_sm_count = 16, attribute_l2_bytes = 38, attribute_major = 75, attribute_minor = 76;
+inline constexpr int pool_release_threshold = 4;
 inline constexpr int pointer_device_ordinal = 9;
 inline constexpr int kernel_attribute_dynamic_shared_bytes = 8;
 inline constexpr int library_binary_is_preserved = 1;
@@ -112,11 +139,23 @@ struct Api {
     Call<int*> cuThreadExchangeStreamCaptureMode{resolver, "cuThreadExchangeStreamCaptureMode", 10010};
     Call<Stream, int*> cuStreamIsCapturing{resolver, "cuStreamIsCapturing", 10000};
     Call<Stream> cuStreamSynchronize{resolver, "cuStreamSynchronize", 2000};
+    Call<Pool*, const PoolProperties*> cuMemPoolCreate{resolver, "cuMemPoolCreate", 11020};
+    Call<Pool, int, void*> cuMemPoolSetAttribute{resolver, "cuMemPoolSetAttribute", 11020};
+    Call<std::uintptr_t*, std::size_t, Pool, Stream> cuMemAllocFromPoolAsync{resolver, "cuMemAllocFromPoolAsync", 11020};
+    Call<std::uintptr_t, Stream> cuMemFreeAsync{resolver, "cuMemFreeAsync", 11020};
+    Call<const Copy2d*, Stream> cuMemcpy2DAsync{resolver, "cuMemcpy2DAsync", 3020};
     Call<void*, int, std::uintptr_t> cuPointerGetAttribute{resolver, "cuPointerGetAttribute", 4000};
     Call<Event*, unsigned> cuEventCreate{resolver, "cuEventCreate", 2000};
     Call<Event, Stream> cuEventRecord{resolver, "cuEventRecord", 2000};
     Call<Stream, Event, unsigned> cuStreamWaitEvent{resolver, "cuStreamWaitEvent", 3020};
     Call<Event> cuEventDestroy{resolver, "cuEventDestroy", 4000};
+    Call<Event> cuEventSynchronize{resolver, "cuEventSynchronize", 2000};
+    Call<float*, Event, Event> cuEventElapsedTime{resolver, "cuEventElapsedTime", 2000};
+    Call<std::uintptr_t*, std::size_t> cuMemAlloc{resolver, "cuMemAlloc", 3020};
+    Call<std::uintptr_t> cuMemFree{resolver, "cuMemFree", 3020};
+    Call<std::uintptr_t, unsigned char, std::size_t, Stream> cuMemsetD8Async{resolver, "cuMemsetD8Async", 3020};
+    Call<std::uintptr_t, std::uintptr_t, std::size_t, Stream> cuMemcpyDtoDAsync{resolver, "cuMemcpyDtoDAsync", 3020};
+    Call<void*, std::uintptr_t, std::size_t> cuMemcpyDtoH{resolver, "cuMemcpyDtoH", 3020};
 };
 
 inline constexpr int oldest_driver = 12000;  // cuLibraryLoadData

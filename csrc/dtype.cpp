@@ -76,6 +76,19 @@ std::uint64_t small_float_bits(const Row& to, double value, bool is_finite_only)
     return sign | std::min(bits, infinity);
 }
 
+double small_float_value(const Row& from, std::uint64_t bits, bool is_finite_only) {
+    const int mantissa_bits = from.mantissa_bits;
+    const std::uint64_t most_exponent = (1ull << from.exponent_bits) - 1, most_mantissa = (1ull << mantissa_bits) - 1;
+    const std::uint64_t exponent = bits >> mantissa_bits & most_exponent, mantissa = bits & most_mantissa;
+    const double sign = bits >> (from.exponent_bits + mantissa_bits) & 1 ? -1 : 1;
+    const int bias = (1 << (from.exponent_bits - 1)) - 1;
+    if (exponent == most_exponent && (!is_finite_only || mantissa == most_mantissa))
+        return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    if (exponent == 0) return sign * std::ldexp(static_cast<double>(mantissa), 1 - bias - mantissa_bits);
+    const auto whole = static_cast<double>(mantissa | 1ull << mantissa_bits);
+    return sign * std::ldexp(whole, static_cast<int>(exponent) - bias - mantissa_bits);
+}
+
 }  // namespace
 
 std::string_view dtype_name(Dtype dtype) { return row(dtype).name; }
@@ -130,6 +143,22 @@ void store_real(Dtype dtype, double value, void* bytes) {
     }
     const auto bits = small_float_bits(row(dtype), value, dtype == Dtype::f8e4m3);
     std::memcpy(bytes, &bits, dtype_bytes(dtype));
+}
+
+double load_real(Dtype dtype, const void* bytes) {
+    if (dtype == Dtype::f64) {
+        double value;
+        std::memcpy(&value, bytes, sizeof value);
+        return value;
+    }
+    if (dtype == Dtype::f32) {
+        float value;
+        std::memcpy(&value, bytes, sizeof value);
+        return value;
+    }
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, bytes, dtype_bytes(dtype));
+    return small_float_value(row(dtype), bits, dtype == Dtype::f8e4m3);
 }
 
 bool integer_fits(Dtype dtype, std::int64_t value) {

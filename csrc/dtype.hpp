@@ -35,6 +35,9 @@ std::optional<Dtype> dtype_from_typestr(std::string_view typestr);
 // Write `value`, rounded to nearest even, as a floating `dtype`.
 void store_real(Dtype dtype, double value, void* bytes);
 
+// The number that the bytes of a floating `dtype` stand for.
+double load_real(Dtype dtype, const void* bytes);
+
 // Whether `value` is in the range of the integer (or bool) `dtype`.
 bool integer_fits(Dtype dtype, std::int64_t value);
 

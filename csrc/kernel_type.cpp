@@ -1,6 +1,7 @@
 #include "kernel_type.hpp"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <structmember.h>
 
 #include <array>
@@ -8,6 +9,8 @@
 
 #include "call.hpp"
 #include "guard.hpp"
+#include "trial.hpp"
+#include "tuning_file.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -80,6 +83,39 @@ const Dispatcher& dispatcher_of(nb::handle self, nb::handle type) {
     throw Failure(ErrorKind::type, {.what = "`self` is no kernel", .found = nb::repr(self).c_str()});
 }
 
+// Of the package `gristmill`, which wheels of others need for tuning only.
+nb::object tuning_module() {
+    try {
+        return nb::module_::import_("gristmill.runtime.tune");
+    } catch (nb::python_error& error) {
+        if (!error.matches(PyExc_ImportError)) throw;
+        throw Failure(ErrorKind::runtime, {.what = "tuning needs the package gristmill, which is not installed here",
+                                           .found = nb::str(error.value()).c_str(),
+                                           .fix = "pip install gristmill"});
+    }
+}
+
+void add_tuning(nb::handle type) {
+    const nb::scope scope(type);
+    nb::cpp_function_def(
+        [](nb::handle self, const nb::args& arguments, const nb::kwargs& named) {
+            return tuning_module().attr("tune")(self, *arguments, **named);
+        },
+        scope, nb::name("tune"), nb::is_method(),
+        "Measure every configuration for a call like this one, on copies of the arrays; calls like it then take the "
+        "fastest. Returns what was measured, which `save(path)` adds to a tuned table.");
+    nb::cpp_function_def(
+        [type](nb::handle self, nb::handle table) { return load_tuning(table, &dispatcher_of(self, type).kernel()); },
+        scope, nb::name("load_tuning"), nb::is_method(), "table"_a,
+        "Take this kernel's rows of a tuned table, a file or its content; returns how many there are.");
+    nb::cpp_function_def(
+        [type](nb::handle self, const nb::args& arguments, const nb::kwargs& named) {
+            return std::make_unique<Trial>(dispatcher_of(self, type), arguments, named);
+        },
+        scope, nb::name("trial"), nb::is_method(),
+        "The configurations that could serve this call, on copies of its arrays: what `tune` is made of.");
+}
+
 void add_methods(nb::handle type) {
     const nb::scope scope(type);
     nb::cpp_function_def(
@@ -108,6 +144,7 @@ nb::object make_kernel_type(nb::module_& m) {
     nb::object type = nb::steal(PyType_FromSpec(&spec));
     if (!type.is_valid()) throw nb::python_error();
     add_methods(type);
+    add_tuning(type);
     return type;
 }
 

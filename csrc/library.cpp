@@ -32,7 +32,7 @@ std::string jit_log(const cuda::Api& api, const std::string& bytes) {
              concat(place.kernel.name, ": loading ", describe_image(image), " failed: ", cuda::error_text(api, code)),
          .asked = concat("entry ", place.entry().symbol),
          .found = is_compiled_here ? jit_log(api, bytes) : "",
-         .fix = "rebuild the package; if this persists, report it with the output of `python -m gristmill doctor`"});
+         .fix = "rebuild the package; if this persists, report it with what its `doctor()` returns"});
 }
 
 cuda::Library load_library(const cuda::Api& api, std::uint16_t image, const EntryPlace& place,

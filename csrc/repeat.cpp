@@ -335,6 +335,12 @@ bool KnownCalls::read_arrays(const KnownCall& call, const CallArguments& given, 
     return true;
 }
 
+void KnownCalls::forget() {
+    rows_.reset();
+    first_ = most_parameters;
+    ++version_;
+}
+
 void KnownCalls::keep(const CallArguments& given, const Bound& bound, const Plan& plan, const Launch& launch,
                       cuda::GpuDevice& device, std::span<const MadeMap> maps) {
     if (!is_repeatable(bound)) return;

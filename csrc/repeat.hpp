@@ -30,6 +30,9 @@ public:
     void keep(const CallArguments& given, const Bound& bound, const Plan& plan, const Launch& launch,
               cuda::GpuDevice& device, std::span<const MadeMap> maps);
 
+    // Other choices may hold from here on.
+    void forget();
+
 private:
     struct Row {
         std::uint64_t hash = 0;  // of the call's first array; 0: no call

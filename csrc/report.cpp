@@ -132,6 +132,10 @@ nb::dict kernel_info(const Kernel& kernel) {
     result["specialisations"] = ids;
     result["images"] = image_list;
     result["host_levels"] = level_list();
+    nb::list key;
+    for (const char* name : kernel.key_names) key.append(nb::str(name));
+    result["key"] = key;
+    result["tuned_rows"] = kernel.tuned.size();
     return result;
 }
 

@@ -79,14 +79,36 @@ struct Entry {
 // Order of Specialisation::entries.
 enum class Variant : std::uint8_t { aligned32, general32, general64 };
 
+// By parameter: the index must be a multiple of it; 0 or 1: any.
+using Divisors = std::span<const std::uint16_t>;
+
 struct Specialisation {
     const char* id;                              // gelu_forward__f32__1024
     std::span<const Dtype> dtypes;               // by dtype variable
     std::span<const ConstantValue> constants;    // by constant
     std::uint16_t num_warps, num_stages;
-    std::span<const std::uint16_t> divisibility; // by parameter, for aligned32: the index must be a multiple of it; 0 or 1: any
+    std::span<const Divisors> divisibility;      // for aligned32: on the CPU, then by Image::source; or one for all of them
     Entry entries[3];                            // by Variant; of `aligned=True` only the first, the others are all 0
     std::int32_t backward;                       // specialisation of Kernel::backward with the same dtypes and constants; -1: none
+};
+
+// A device that calls were measured on: its name, "sm_90" or "x86-64-v3", and multiprocessors or threads of a CPU.
+struct TunedDevice {
+    const char* name;
+    const char* architecture;
+    std::int64_t units;
+};
+
+inline constexpr std::size_t most_keys = 8;  // of a kernel
+
+// The specialisation that was measured to be the fastest, of calls of one key. A row speaks of the calls that name the
+// constants in `named`, as the specialisation has them, no others, and take the same variant of it.
+struct TunedRow {
+    std::uint16_t device;          // index into Tables::tuned_devices
+    std::uint16_t specialisation;
+    Variant variant;
+    std::uint16_t named;           // a bit for each constant
+    std::span<const std::int64_t> key;
 };
 
 struct Kernel {
@@ -99,10 +121,16 @@ struct Kernel {
     std::span<const char* const> constants;
     std::span<const Specialisation> specialisations; // in declared order: of those that fit a call, the first is used
     std::span<const Code> grid;                      // 1 to 3 expressions
-    Code pick;                                       // true where a specialisation suits a call; empty: always
+    Code pick;                                       // true where a specialisation can serve a call; empty: always
     std::int32_t backward;                           // kernel index; -1: none
     std::span<const std::uint16_t> cubins;           // indices into Tables::images; each holds every entry of the kernel
     std::span<const Usage> usage = {};               // by cubin, specialisation and Variant; empty: not known
+    Code padded = {};                                // true where unaligned matrices are worth a copy; empty: never
+    Code prefer = {};                                // true where one that can is to be taken first; empty: always
+    std::uint16_t configured = 0;                    // a bit for each constant that configurations set
+    std::span<const char* const> key_names = {};     // what tells tuned calls apart, as text and as code
+    std::span<const Code> key = {};
+    std::span<const TunedRow> tuned = {};            // in order of device, then key
 };
 
 enum class ImageKind : std::uint8_t { cubin, ptx };
@@ -127,6 +155,7 @@ struct Tables {
     std::span<const Image> images;
     std::span<const HostLevel> host_levels;      // ascending
     const unsigned char* blob;
+    std::span<const TunedDevice> tuned_devices = {};
 };
 
 extern const Tables tables;

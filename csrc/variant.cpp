@@ -22,14 +22,19 @@ bool is_divisible(std::int64_t value, std::int64_t divisor) {
     return divisor <= 1 || (is_power_of_2 ? (value & (divisor - 1)) == 0 : value % divisor == 0);
 }
 
-bool is_dividing(const Specialisation& row, const Arguments& arguments, std::size_t parameter) {
-    return parameter >= row.divisibility.size() ||
-           is_divisible(arguments.integers[parameter], row.divisibility[parameter]);
+Divisors divisors_of(const Specialisation& row, int source) {
+    if (row.divisibility.empty()) return {};
+    return row.divisibility[row.divisibility.size() == 1 ? 0 : static_cast<std::size_t>(source - any_source)];
 }
 
-bool is_dividing(const KernelIndex& index, const Specialisation& row, const Arguments& arguments) {
+bool is_dividing(Divisors divisors, const Arguments& arguments, std::size_t parameter) {
+    return parameter >= divisors.size() || is_divisible(arguments.integers[parameter], divisors[parameter]);
+}
+
+bool is_dividing(const KernelIndex& index, const Specialisation& row, const Arguments& arguments, int source) {
+    const Divisors divisors = divisors_of(row, source);
     for (const auto i : index.values())
-        if (!is_dividing(row, arguments, i)) return false;
+        if (!is_dividing(divisors, arguments, i)) return false;
     return true;
 }
 
@@ -68,12 +73,18 @@ std::string describe_address(const KernelIndex& index, const Arguments& argument
     return {};
 }
 
-std::string describe_divisor(const KernelIndex& index, const Specialisation& row, const Arguments& arguments) {
+std::string describe_divisor(const KernelIndex& index, Divisors divisors, const Arguments& arguments) {
     for (const auto i : index.values())
-        if (!is_dividing(row, arguments, i))
+        if (!is_dividing(divisors, arguments, i))
             return concat("`", index.kernel.parameters[i].name, "` is ", arguments.integers[i], ", no multiple of ",
-                          row.divisibility[i]);
+                          divisors[i]);
     return {};
+}
+
+// Not every specialisation has code for calls that are not aligned, but could have offsets of 32 bits.
+Variant narrow_variant(const Specialisation& row) {
+    const bool has_narrow = row.entries[static_cast<std::size_t>(Variant::general32)].symbol || is_only_aligned(row);
+    return has_narrow ? Variant::general32 : Variant::general64;
 }
 
 }  // namespace
@@ -86,15 +97,16 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& row, cons
     }
     for (const auto i : index.indices()) are_small &= is_small(arguments.integers[i]);
     if (!are_small) return Variant::general64;
-    if (!are_aligned || !is_dividing(index, row, arguments)) return Variant::general32;
-    return find_obstacle(index, row, arguments, source) ? Variant::general32 : Variant::aligned32;
+    const bool is_served = are_aligned && is_dividing(index, row, arguments, source) &&
+                           !find_obstacle(index, row, arguments, source);
+    return is_served ? Variant::aligned32 : narrow_variant(row);
 }
 
 std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,
                               int source) {
     if (auto text = describe_size(index, arguments); !text.empty()) return text;
     if (auto text = describe_address(index, arguments); !text.empty()) return text;
-    if (auto text = describe_divisor(index, row, arguments); !text.empty()) return text;
+    if (auto text = describe_divisor(index, divisors_of(row, source), arguments); !text.empty()) return text;
     const TensorMap* map = find_obstacle(index, row, arguments, source);
     if (!map) return {};
     if (!cuda::gpu_device(arguments.device.ordinal).api().cuTensorMapEncodeTiled)

@@ -1,12 +1,15 @@
 // An array argument as the checks see it: memory, element type, shape, strides and device.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
 #include "tables.hpp"
 
 namespace gristmill {
+
+inline constexpr std::size_t most_parameters = 64;  // of a kernel
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 

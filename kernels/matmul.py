@@ -9,7 +9,7 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
-SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6}
+SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True},
@@ -45,15 +45,20 @@ def programs(m, n, BLOCK_M, BLOCK_N):
 
 def suits(
     m, n, depth, a_size, a_row, a_column, b_size, b_rows, b_row, b_column, out_size, out_rows, out_columns, out_row,
-    out_column, BLOCK_M, BLOCK_N, A_TURNED, B_TURNED, ANY_STRIDES,
+    out_column, A_TURNED, B_TURNED, ANY_STRIDES,
 ):  # fmt: skip
-    """Whether shapes go together, strides are those of a configuration, and no later tile is faster."""
+    """Whether shapes go together, and strides are those of a configuration."""
     is_matrix = (a_size == m * depth) & (b_size == depth * n) & (out_size == m * n)
     agrees = (b_rows == depth) & (out_rows == m) & (out_columns == n)
     a = gm.where(A_TURNED, (a_row == 1) | (m <= 1), (a_column == 1) | (depth <= 1))
     b = gm.where(B_TURNED, (b_row == 1) | (depth <= 1), (b_column == 1) | (n <= 1))
     is_dense = a & b & ((out_column == 1) | (n <= 1))
-    return is_matrix & agrees & (ANY_STRIDES | (is_dense & (A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N))))
+    return is_matrix & agrees & (ANY_STRIDES | is_dense)
+
+
+def is_best(m, n, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
+    """Whether a tile is the one to take, where there are several."""
+    return ANY_STRIDES | A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N)
 
 
 def is_fastest(m, n, BLOCK_M, BLOCK_N):
@@ -77,7 +82,16 @@ def time(m, n, rows, columns):
     return rounds * (rows * columns * cost)
 
 
-@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits)
+def is_worth_copies(m, n, depth):
+    """Whether tiles of general code take longer than copies of matrices with aligned rows."""
+    return m * n * depth >= 1 << 29
+
+
+# What a tile costs depends on how operands lie: rows of one table have both.
+KEY = ["m", "n", "depth", "a_column == 1", "b_column == 1"]
+
+
+@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY, padded=is_worth_copies)
 def matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -106,8 +120,9 @@ def matmul(
     """out = a @ b for matrices of shapes [m, depth], [depth, n] and [m, n], of one dtype.
 
     Rows may be farther apart than they are long, and a or b the transpose of such an array (`w.T`); other strides are
-    slower. Sums are f32, or f64 for f64, and rounded once; the products of f32 have its accuracy. The gradients are
-    `matmul(dout, b.T, da)` and `matmul(a.T, dout, db)`.
+    slower. Large matrices whose rows are not aligned to 16 bytes are copied so that they are. Sums are f32, or f64 for
+    f64, and rounded once; the products of f32 have its accuracy. The gradients are `matmul(dout, b.T, da)` and
+    `matmul(a.T, dout, db)`.
     """
     if ANY_STRIDES:
         scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, BLOCK_M, BLOCK_N, D)
@@ -126,14 +141,26 @@ def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N):
     return programs(out_size // n, n, BLOCK_M, BLOCK_N)
 
 
-def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns, BLOCK_M, BLOCK_N):
+def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns):
     """As `suits`, for contiguous arrays of which only the last axis counts."""
     is_layer = (w_size == n * depth) & (w_depth == depth) & (bias_size == n)
     agrees = (x_size * n == out_size * depth) & (out_columns == n)
-    return is_layer & agrees & is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
+    return is_layer & agrees
 
 
-@gm.kernel(configs=[gm.Config(**tile) for tile in TILES], where=fits, grid=programs_of_rows, pick=suits_rows)
+def is_best_of_rows(n, out_size, BLOCK_M, BLOCK_N):
+    """As `is_fastest`, for all rows of an array of any rank."""
+    return is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
+
+
+@gm.kernel(
+    configs=[gm.Config(**tile) for tile in TILES],
+    where=fits,
+    grid=programs_of_rows,
+    pick=suits_rows,
+    prefer=is_best_of_rows,
+    key=["out_size // n", "n", "depth"],
+)
 def linear(
     x: gm.ptr[D],
     w: gm.ptr[D],

@@ -11,6 +11,14 @@ import kept
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="more generated cases for each operation")
+    parser.addoption("--end-to-end", action="store_true", help="also build packages of kernels with whole launchers")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that build for a minute run only if asked for."""
+    if not config.getoption("--end-to-end"):
+        for item in (item for item in items if item.get_closest_marker("end_to_end")):
+            item.add_marker(pytest.mark.skip(reason="runs with --end-to-end"))
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -43,6 +43,8 @@ TORCH_DTYPES = {
     "uint32": torch.uint32,
     "uint64": torch.uint64,
     "bool": torch.bool,
+    "float8_e4m3fn": torch.float8_e4m3fn,
+    "float8_e5m2": torch.float8_e5m2,
 }
 
 

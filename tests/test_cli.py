@@ -81,7 +81,7 @@ def test_a_constant_without_value_says_what_to_write(capsys):
     assert "fix: write --const BLOCK=1024" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["build", "explain", "list", "info", "doctor", "demo"])
+@pytest.mark.parametrize("command", ["build", "explain", "init", "list", "info", "doctor", "demo"])
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as ended:
         main([command, "--help"])

@@ -281,6 +281,17 @@ def test_pick_reads_parameters_and_constants(tmp_path):
     assert declare(tmp_path, "BLOCK=[128], grid=1").pick == ()
 
 
+def test_prefer_and_key_are_code(tmp_path):
+    decorator = 'configs=[gm.Config(BLOCK=64)], grid=1, prefer=lambda n, BLOCK: n > BLOCK, key=["n", "n  %  4 == 0"]'
+    kernel = declare(tmp_path, decorator)
+    assert [evaluate(kernel.prefer, (None, n), (64,)) for n in (64, 65)] == [0, 1]
+    assert [name for name, _ in kernel.key] == ["n", "n % 4 == 0"]
+    assert [[evaluate(code, (None, n)) for _, code in kernel.key] for n in (6, 8)] == [[6, 0], [8, 1]]
+    assert kernel.configured == ("BLOCK",)
+    plain = declare(tmp_path, "BLOCK=[128], grid=1")
+    assert (plain.prefer, plain.key, plain.configured) == ((), (), ())
+
+
 def test_bool_scalars_and_constants_are_conditions(tmp_path):
     kernel = declare(
         tmp_path, "C=[True], grid=1, pick=lambda C, flag: C & ~flag", "x: gm.ptr[D], flag: gm.bool_, C: gm.constexpr"

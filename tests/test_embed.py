@@ -16,6 +16,7 @@ from gristmill.build.cache import Cache
 from gristmill.build.code import Code
 from gristmill.build.embed import IMAGES_CPP, Spans, TablesWriter, archive, pack_images, quote
 from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, ImageRow, Manifest, unify_symbols
+from gristmill.build.plain import unpack_images
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
 from gristmill.errors import BuildError
@@ -82,12 +83,12 @@ def test_parameters_say_what_is_read_written_and_defaulted(read):
 
 @needs_compiler
 def test_a_specialisation_is_paired_with_its_backward(read):
-    assert (
-        "specialisation gelu_forward__f32__1024 dtypes 2 values 1024 warps 4 divisibility 1 1 1 4 backward 1\n" in read
-    )
-    assert (
-        "specialisation gelu_backward__f16__256 dtypes 0 values 256 warps 4 divisibility 1 1 1 4 backward -1\n" in read
-    )
+    divisors = "of 1 1 1 1 of 1 1 1 1 of 1 1 1 4"  # on the host, on sm_80, on sm_90a
+    for row, backward in (
+        ("gelu_forward__f32__1024 dtypes 2 values 1024", 1),
+        ("gelu_backward__f16__256 dtypes 0 values 256", -1),
+    ):
+        assert f"specialisation {row} warps 4 divisibility {divisors} backward {backward}\n" in read
 
 
 @needs_compiler
@@ -176,7 +177,13 @@ def test_images_are_compressed_by_group_and_stored_once():
     for row, place in zip(rows, placed, strict=True):
         content = lzma.decompress(blob[place.offset : place.offset + place.size])
         assert content[place.start : place.start + len(row.data)] == row.data
-    assert [place.start for place in placed] == [0, 1000, 0, 0]
+    assert [place.start for place in placed] == [0, 1008, 0, 0]
+
+
+def test_cubins_of_a_kernel_share_a_stream_in_which_instructions_are_aligned():
+    rows = [ImageRow("cubin", sm, "", 0, bytes([sm]) * 24, f"k cubin sm_{sm}", "k cubins") for sm in (80, 100)]
+    _, placed = pack_images(rows)
+    assert [(place.offset, place.start) for place in placed] == [(0, 0), (0, 32)]
 
 
 def test_archives_do_not_depend_on_time_or_order():
@@ -208,3 +215,16 @@ def test_variants_merged_on_all_targets_stay_merged():
     codes = {("k", target): [code] * 3 for target in ("sm_80", "sm_90a")}
     unified = unify_symbols(codes, Specialisation("k", (), ()), ("sm_80", "sm_90a"))
     assert all(found == [code] * 3 for found in unified.values())
+
+
+def test_a_library_holds_the_same_images_without_compression():
+    images = [ImageRow("cubin", 80, "", 0, bytes([i]) * 100, f"k{i}", "group") for i in range(3)]
+    images += [ImageRow("ptx", 80, "", 70, b".version 7.0\n", "p"), ImageRow("cubin", 90, "a", 0, b"", "e")]
+    blob, placed = pack_images(images)
+    plain = unpack_images(blob, ((place.offset, place.size) for place in placed))
+    starts = {int(offset): int(start) for offset, start in re.findall(r"\{(\d+), (\d+)\}", plain.code)}
+    assert list(starts) == sorted({place.offset for place in placed})
+    assert f"{{streams, {len(starts)}}}" in plain.code
+    for image, place in zip(images, placed, strict=True):
+        first = starts[place.offset] + place.start
+        assert plain.content[first : first + len(image.data)] == image.data

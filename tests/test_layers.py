@@ -16,7 +16,7 @@ PACKAGE = Path(gristmill.__file__).parent
 # Lowest first; a module belongs to the entry with the longest name that it begins with.
 LAYERS = (
     ("__init__", "errors"),
-    ("dtypes", "positions", "symbolic", "tensor_map"),
+    ("dtypes", "positions", "symbolic", "tensor_map", "tuning"),
     ("signature", "specialisation", "tracing", "choices", "load", "declare", "adopt"),
     ("compiler.ir", "compiler.op", "compiler.facts", "compiler.layout", "compiler.banks", "compiler.tensor"),
     ("compiler.machine",),
@@ -25,11 +25,11 @@ LAYERS = (
     ("compiler",),
     ("compiler.compile", "compiler.explain"),
     ("compat", "porting", "uses"),
-    ("build",),
+    ("build", "project"),
     ("runtime", "kernels", "cmake"),
     ("cli", "__main__"),
 )
-RUNTIME_MAY_IMPORT = ("__init__", "dtypes", "errors", "runtime", "kernels")
+RUNTIME_MAY_IMPORT = ("__init__", "dtypes", "errors", "tuning", "runtime", "kernels")
 # References and cases are declared beside the kernels, so what compares with them reads declarations.
 MAY_READ_DECLARATIONS = {"runtime.specs": ("cases", "load")}
 MAX_FILE_LINES = 500

@@ -199,15 +199,17 @@ def test_aligned_code_copies_ahead_in_words_of_16_bytes(specialisation, target):
     code = compile_variant(KERNEL, specialisation, VARIANTS[0], TARGETS[target]).code.decode()
     assert "cp.async" in code
     assert not any(f"], {size}" in line for line in code.splitlines() if "cp.async.c" in line for size in ("4,", "8,"))
-    is_half = specialisation.dtypes[0][1].bits == 16
-    assert ("wgmma.mma_async" in code) == (is_half and target == "sm_90a")
+    is_double = specialisation.dtypes[0][1].bits == 64
+    assert ("wgmma.mma_async" in code) == (not is_double and target == "sm_90a")
 
 
 def test_only_lengths_along_contiguous_axes_decide_on_alignment():
-    """Odd numbers of rows have fast code."""
+    """Odd numbers of rows have fast code, and odd lengths too where the hardware copies blocks."""
     chosen = next(s for s in KERNEL.expanded if dict(s.constants)["BLOCK_N"] == 64)
-    (aligned, *_) = compile_variants(KERNEL, chosen, TARGETS["sm_90a"])
-    assert aligned.divisibility == dict.fromkeys(("n", "depth", "a_row", "b_row", "out_row"), 8)
+    pitches = dict.fromkeys(("a_row", "b_row", "out_row"), 8)
+    for target, lengths in (("sm_80", ("n", "depth")), ("sm_90a", ())):
+        (aligned, *_) = compile_variants(KERNEL, chosen, TARGETS[target])
+        assert aligned.divisibility == pitches | dict.fromkeys(lengths, 8)
 
 
 # ---- wrong calls ---------------------------------------------------------------------------------------------------

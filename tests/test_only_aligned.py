@@ -58,6 +58,15 @@ def test_only_the_aligned_variant_is_compiled(even):
         assert len(compile_variants(even, second, TARGETS[target])) == len(VARIANTS)
 
 
+def test_wide_offsets_may_be_all_that_there_is_for_other_calls():
+    wide = kernel_of(SOURCE.replace("num_warps=1)", "num_warps=1, narrow=False)")).specialisations()[1]
+    assert (wide.only_aligned, wide.variants) == (False, (VARIANTS[0], VARIANTS[2]))
+    kernel = kernel_of(SOURCE.replace("num_warps=1)", "num_warps=1, narrow=False)"))
+    for target in ("sm_80", "x86-64-v3"):
+        symbols = [code.symbol for code in compile_variants(kernel, wide, TARGETS[target])]
+        assert [symbol.split("__")[4] for symbol in symbols] == ["a32", "g64"]
+
+
 def test_host_code_is_shared_with_those_of_as_many_variants():
     tuned = """
     CONFIGS = [gm.Config(B=64, num_warps=w, aligned=w > 2) for w in (8, 4, 2, 1)]

@@ -10,6 +10,7 @@ import pytest
 
 from gristmill.compiler.compile import compile_variants
 from gristmill.compiler.ir import For, Op, walk
+from gristmill.compiler.passes import access
 from gristmill.compiler.prepare import prepare
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.run import run_simulated
@@ -18,7 +19,7 @@ from gristmill.errors import SimulationError
 from gristmill.specialisation import VARIANTS
 from machines import MACHINES, kernel_of, on_each_machine
 from test_tensor import PLAIN, TURNED, kernel_for, run_product
-from test_windows_shapes import run_windows
+from test_windows_shapes import itself, placed_kernel, run_placed, run_windows
 
 TARGET_NAMES = ["sm_80", "sm_90a"]
 on_each = pytest.mark.parametrize("run", list((MACHINES | {"simt": pytest.param(run_windows, id="sm_90a")}).values()))
@@ -485,3 +486,9 @@ def test_blocks_of_an_outer_loop_take_no_maps_from_those_of_an_inner_one():
     x, y, z = CHAINS["pointers"][0], *CHAINS["descriptors"][1:]
     text = CHAINED.format(before=f"query = {x}", x="query", y=y, acc=f"tl.dot(x, {z}, acc)", stages=2, warps=4)
     assert {tensor_map.parameter for tensor_map in prepared(kernel_of(text)).maps} >= {"b", "d"}
+
+
+def test_a_block_that_begins_between_chunks_is_a_mistake(monkeypatch):
+    monkeypatch.setattr(access, "aligned_places", lambda window: [])
+    with pytest.raises(SimulationError, match="`a` is copied from column 7, which is not on 16 bytes"):
+        run_placed(run_simulated, placed_kernel(place="[0, start + x]"), itself, 7)

@@ -124,6 +124,7 @@ def test_a_function_may_stand_in_another_file(tmp_path):
     (tmp_path / "theirs.py").write_text(HEAD)
     kernel = load(tmp_path, "from theirs import D, scale_kernel\n\nimport gristmill as gm\n" + DECLARED)
     assert kernel.file == "theirs.py" and kernel.source.startswith("@triton.autotune")
+    assert [name for name, _ in kernel.key] == ["n"]
     assert [Path(f).name for f in kernel.site.files] == ["k.py", "theirs.py"]
     before = [source_digest(Path(f), tmp_path) for f in kernel.site.files]
     (tmp_path / "theirs.py").write_text(HEAD.replace("0.5", "0.25"))

@@ -293,6 +293,7 @@ def test_info_of_a_kernel_shows_every_entry(monkeypatch, capsys):
         ["k__g32", "cubin", "sm_90a", "128", "40", "0", "0", "8", "50%"],
         ["k__a32", "PTX", "7.0", "sm_80", "128", "-", "0", "-", "-", "-"],
     ]
+    module.__name__ = "some_kernels"
     monkeypatch.setattr("gristmill.cli._kernels_of", lambda name: module)
     assert main(["info", "--kernel", "k"]) == 0
     assert capsys.readouterr().out == kernel_text(module.k) + "\n"

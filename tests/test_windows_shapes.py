@@ -223,12 +223,12 @@ def test_rows_outside_of_the_array_are_zeros(run, x):
 
 
 @on_each
-@pytest.mark.parametrize("x", [7, 100, -1, -200, 2147483392])
+@pytest.mark.parametrize("x", [7, 8, 100, -1, -200, 2147483392])
 def test_columns_outside_of_the_array_are_zeros(run, x):
-    """No column need start on 16 bytes."""
+    """The hardware copies no block whose columns begin elsewhere than on 16 bytes."""
     c, want, copied = run_placed(run, placed_kernel(place="[0, start + x]"), itself, x, at=(0, x))
     same(c, want)
-    assert run is not run_windows or copied == {"a", "b"}
+    assert run is not run_windows or copied == ({"a", "b"} if x % 8 == 0 else set())
 
 
 ARRAYS = {  # as descriptors, and in numpy

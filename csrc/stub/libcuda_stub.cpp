@@ -10,6 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "maps.hpp"
+#include "memory.hpp"
+
 namespace {
 
 struct Launch {
@@ -35,15 +38,6 @@ struct FakeLibrary {
     std::string head;
 };
 
-// What the stub writes for a tensor map; strides in bytes.
-struct FakeMap {
-    char magic[8];
-    std::uint64_t address;
-    std::uint64_t extents[5], strides[4];
-    std::uint32_t dtype, rank, box[5], swizzle, l2_promotion, fill;
-};
-static_assert(sizeof(FakeMap) == 128);
-
 struct State {
     std::mutex mutex;
     int device_count = 1;
@@ -66,6 +60,10 @@ struct State {
     int capture_mode = 0;
     int is_capturing = 0;
     int pointer_device = 0;
+    FakeMemory memory;
+    std::map<std::string, double> microseconds;  // entry -> what a launch takes
+    double now_us = 0;                           // of all launches so far
+    std::deque<double> events;                   // when each was recorded
 };
 
 State& state() {
@@ -241,29 +239,6 @@ int module_load(void**, const void*, unsigned count, int* options, void** values
     return 218;
 }
 
-constexpr unsigned most_axes = 5, most_box = 256;
-constexpr std::uint64_t most_extent = std::uint64_t{1} << 32, stride_limit = std::uint64_t{1} << 40;
-
-unsigned bytes_of(int dtype) {
-    static const unsigned bytes[]{1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
-    return bytes[dtype];
-}
-
-bool is_box(int dtype, unsigned rank, const std::uint32_t* box, const std::uint32_t* element_steps, int swizzle) {
-    for (unsigned i = 0; i < rank; ++i)
-        if (box[i] < 1 || box[i] > most_box || element_steps[i] != 1) return false;
-    const unsigned inner_bytes = box[0] * bytes_of(dtype);
-    return inner_bytes % 16 == 0 && (swizzle == 0 || inner_bytes <= 16u << swizzle);
-}
-
-bool is_array(unsigned rank, std::uint64_t address, const std::uint64_t* extents, const std::uint64_t* strides) {
-    for (unsigned i = 0; i < rank; ++i)
-        if (extents[i] < 1 || extents[i] > most_extent) return false;
-    for (unsigned i = 0; i + 1 < rank; ++i)
-        if (strides[i] % 16 != 0 || strides[i] >= stride_limit) return false;
-    return address % 16 == 0;
-}
-
 int encode_map(FakeMap* map, int dtype, unsigned rank, std::uint64_t address, const std::uint64_t* extents,
                const std::uint64_t* strides, const std::uint32_t* box, const std::uint32_t* element_steps,
                int interleave, int swizzle, int l2_promotion, int fill) {
@@ -300,6 +275,8 @@ int launch(const Launch* config, void* handle, void** parameters, void** extra) 
          << " by=" << (function ? "function" : "kernel") << " early=" << config->attribute_count << " extra=" << extra
          << " parameters=" << parameters_text(kernel->name, parameters);
     record(line.str());
+    const auto taken = s.microseconds.find(kernel->name);
+    s.now_us += taken == s.microseconds.end() ? 1 : taken->second;
     return 0;
 }
 
@@ -318,12 +295,13 @@ int stream_synchronize(void*) {
     return failure("cuStreamSynchronize");
 }
 
-int event_create(void** event, unsigned) {
-    *event = &state();
+int event_create(double** event, unsigned) {
+    *event = &state().events.emplace_back(0);
     return 0;
 }
 
-int event_record(void*, void* stream) {
+int event_record(double* event, void* stream) {
+    *event = state().now_us;
     std::ostringstream line;
     line << "record " << stream;
     record(line.str());
@@ -338,6 +316,67 @@ int stream_wait_event(void* stream, void*, unsigned) {
 }
 
 int event_destroy(void*) { return 0; }
+int event_synchronize(void*) { return 0; }
+
+int event_elapsed(float* milliseconds, const double* begin, const double* end) {
+    *milliseconds = static_cast<float>((*end - *begin) / 1000);
+    return 0;
+}
+
+int memory_allocate(std::uintptr_t* address, std::size_t bytes) {
+    const int code = failure("cuMemAlloc");
+    if (!code) *address = state().memory.allocate(bytes);
+    return code;
+}
+
+int memory_free(std::uintptr_t address) { return state().memory.free(address); }
+
+int memory_set(std::uintptr_t address, unsigned char value, std::size_t bytes, void*) {
+    return state().memory.set(address, value, bytes);
+}
+
+int memory_copy(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, void*) {
+    return state().memory.copy(to, from, bytes);
+}
+
+int memory_read(void* to, std::uintptr_t from, std::size_t bytes) { return state().memory.read(to, from, bytes); }
+
+int pool_create(void** pool, const int* properties) {
+    record("pool device=" + std::to_string(properties[3]));
+    *pool = &state();
+    return failure("cuMemPoolCreate");
+}
+
+int pool_set_attribute(void*, int, void*) { return failure("cuMemPoolSetAttribute"); }
+
+// Memory that nobody touches.
+int allocate(std::uintptr_t* address, std::size_t bytes, void*, void* stream) {
+    if (const int code = failure("cuMemAllocFromPoolAsync")) return code;
+    *address = std::uintptr_t{7} << 40;
+    std::ostringstream line;
+    line << "allocate " << bytes << " stream=" << stream;
+    record(line.str());
+    return current_device() < 0 ? 201 : 0;
+}
+
+int release(std::uintptr_t address, void* stream) {
+    std::ostringstream line;
+    line << "free " << std::hex << address << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
+
+int copy_2d(const Copy2d* copy, void* stream) {
+    if (const int code = failure("cuMemcpy2DAsync")) return code;
+    if (copy->from.kind != 2 || copy->to.kind != 2 || copy->width > copy->from.pitch || copy->width > copy->to.pitch)
+        return 1;
+    std::ostringstream line;
+    line << "copy " << std::hex << copy->from.device << "/" << std::dec << copy->from.pitch << " to " << std::hex
+         << copy->to.device << "/" << std::dec << copy->to.pitch << " " << copy->height << "x" << copy->width
+         << " stream=" << stream;
+    record(line.str());
+    return 0;
+}
 
 int pointer_get_attribute(void* out, int, std::uintptr_t) {
     *static_cast<int*>(out) = state().pointer_device;
@@ -378,10 +417,22 @@ const Symbol symbols[] = {
     {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
     {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
     {"cuStreamSynchronize", address(stream_synchronize), 2000},
+    {"cuMemPoolCreate", address(pool_create), 11020},
+    {"cuMemPoolSetAttribute", address(pool_set_attribute), 11020},
+    {"cuMemAllocFromPoolAsync", address(allocate), 11020},
+    {"cuMemFreeAsync", address(release), 11020},
+    {"cuMemcpy2DAsync", address(copy_2d), 3020},
     {"cuEventCreate", address(event_create), 2000},
     {"cuEventRecord", address(event_record), 2000},
     {"cuStreamWaitEvent", address(stream_wait_event), 3020},
     {"cuEventDestroy", address(event_destroy), 4000},
+    {"cuEventSynchronize", address(event_synchronize), 2000},
+    {"cuEventElapsedTime", address(event_elapsed), 2000},
+    {"cuMemAlloc", address(memory_allocate), 3020},
+    {"cuMemFree", address(memory_free), 3020},
+    {"cuMemsetD8Async", address(memory_set), 3020},
+    {"cuMemcpyDtoDAsync", address(memory_copy), 3020},
+    {"cuMemcpyDtoH", address(memory_read), 3020},
     {"cuPointerGetAttribute", address(pointer_get_attribute), 4000},
 };
 
@@ -429,6 +480,12 @@ void stub_hide(const char* function) { state().hidden.insert(function); }
 void stub_set_parameters(const char* entry, const int* sizes, int count) {
     state().parameter_sizes[entry] = std::vector<int>(sizes, sizes + count);
 }
+
+// What launches of an entry take by the events' clock; others take 1.
+void stub_set_microseconds(const char* entry, double microseconds) { state().microseconds[entry] = microseconds; }
+
+// How many allocations there are.
+int stub_allocations() { return state().memory.count(); }
 
 void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
 // Where somebody makes the context again, its handle is the same.

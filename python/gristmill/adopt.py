@@ -33,7 +33,7 @@ _ELEMENTS = {
     "f16": dt.f16, "f32": dt.f32, "f64": dt.f64, "fp8e4nv": dt.f8e4m3, "fp8e5": dt.f8e5m2,
 }  # fmt: skip
 _TYPE_FIX = 'write `gm.ptr[D]`, a dtype such as `gm.i32`, `gm.shape["x", 0]`, or a text such as "*fp32" or "i32"'
-_OPTIONS = ("dtypes", "where", "grid", "pick", "num_warps", "num_stages", "backward")
+_OPTIONS = ("dtypes", "where", "grid", "pick", "prefer", "key", "padded", "num_warps", "num_stages", "backward")
 _LAUNCH_OPTIONS = ("num_warps", "num_stages")
 
 
@@ -43,6 +43,7 @@ class Jitted:
 
     function: FunctionType
     configs: list[Any] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
     heuristics: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -60,16 +61,16 @@ def specialise(
     `signature` gives each array and scalar a type: `gm.ptr[D]`, `gm.i32`, `gm.shape["x", -1]`, or Triton's "*bf16",
     "i32". An index type under a name that the function does not have is there for `grid` and `pick` to read.
     `constants` lists the values of the others; a dtype, a dtype variable or None is given as it is. Constants that have
-    a default need none. `configs` are by default those of `triton.autotune`; what `triton.heuristics` computes is
-    computed here. The other arguments are those of `gm.kernel`. At a call arrays and scalars come first, in the
-    function's order, then what follows from them.
+    a default need none. `configs` and `key` are by default those of `triton.autotune`; what `triton.heuristics`
+    computes is computed here. The other arguments are those of `gm.kernel`. At a call arrays and scalars come first, in
+    the function's order, then what follows from them.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     jitted = unwrap(kernel)
     site = _find_call_site(jitted.function)
     reader = _Reader(jitted, site, dict(signature), dict(constants or {}), configs)
     sets = {key: value for key, value in given.items() if key not in _OPTIONS}
-    for option in ("where", "grid", "pick", "num_warps", "num_stages", "backward"):
+    for option in _OPTIONS[1:]:
         _check_filled(option, given.get(option), site)
     read = reader.signature()
     unknown = [key for key in sets if key not in {v.name for v in read.dtype_vars}]
@@ -81,7 +82,13 @@ def specialise(
     choices = read_constants(read, reader.lists, reader.configs, site, reader.derived())
     title = _checked_name(name if name is not None else jitted.function.__name__, site)
     declared = Declared(title, jitted.function, read, reader.types, sets, choices, site, tuple(reader.fixed.items()))
-    return assemble(declared, given)
+    return assemble(declared, {"key": _known_keys(jitted, read) if choices.configs else None} | given)
+
+
+def _known_keys(jitted: Jitted, read: Signature) -> list[str] | None:
+    """The integers among what `autotune` tells calls apart by."""
+    integers = {p.name for p in read.parameters if p.is_index or getattr(p.dtype, "kind", "") in ("int", "uint")}
+    return [name for name in jitted.keys if name in integers] or None
 
 
 def unwrap(kernel: object) -> Jitted:
@@ -90,6 +97,7 @@ def unwrap(kernel: object) -> Jitted:
     Raises DeclarationError for what is no function, or what would run Python at each launch.
     """
     configs: list[Any] = []
+    keys: list[str] = []
     heuristics: dict[str, Callable[..., Any]] = {}
     inner: Any = kernel
     while not inspect.isfunction(inner):
@@ -98,9 +106,10 @@ def unwrap(kernel: object) -> Jitted:
             message = f"found {type(inner).__name__} where a function is needed"
             raise _here(message, "pass a function, or one under `triton.jit`")
         configs = configs or list(getattr(inner, "configs", ()))
+        keys = keys or list(getattr(inner, "keys", None) or ())
         heuristics |= dict(getattr(inner, "values", {}) or {})
         inner = following
-    return Jitted(inner, [_read_config(c) for c in configs], heuristics)
+    return Jitted(inner, [_read_config(c) for c in configs], keys, heuristics)
 
 
 def _read_config(config: Any) -> Config:

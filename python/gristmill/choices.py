@@ -292,7 +292,9 @@ def _specialise(
     )
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
-    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, bool(config and config.aligned))
+    chosen = config or Config()
+    rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow)
+    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest)
 
 
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:

@@ -12,6 +12,9 @@ from typing import Any
 
 from gristmill import __version__
 from gristmill.errors import GristmillError
+from gristmill.runtime.report import add_commands
+
+OWN_KERNELS = "default: Gristmill's own kernels"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +42,13 @@ def make_parser() -> argparse.ArgumentParser:
     ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
     _add_simulate(commands)
     _add_port(commands)
-    _add_report(commands, "list", list_kernels, "list the kernels of a wheel and what they are compiled for")
-    info = _add_report(commands, "info", show_info, "show which images a wheel holds, and what their code takes")
-    info.add_argument("--kernel", help="show every entry of this kernel")
-    _add_report(commands, "doctor", run_doctor, "check CPU, driver and devices, and say which images they use")
+    init = _add(commands, "init", run_init, "write a new project of kernels into a folder")
+    init.add_argument("name", metavar="NAME", help="of the distribution and its folder, as in my-kernels")
+    _add(commands, "cmake-dir", show_cmake_dir, "print the folder for CMake's -Dgristmill_ROOT=")
+    for report in add_commands(commands):
+        report.add_argument("module", nargs="?", default="gristmill.kernels", help=OWN_KERNELS)
+        report.set_defaults(command=run_report)
+    _add_tune(commands)
     _add(commands, "demo", run_demo, "run each kernel on real input and compare it with its reference")
     return parser
 
@@ -53,14 +59,6 @@ Command = Callable[[argparse.Namespace], int | None]
 def _add(commands: argparse._SubParsersAction, name: str, command: Command, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary)
     parser.set_defaults(command=command)
-    return parser
-
-
-def _add_report(
-    commands: argparse._SubParsersAction, name: str, command: Command, summary: str
-) -> argparse.ArgumentParser:
-    parser = _add(commands, name, command, summary)
-    parser.add_argument("module", nargs="?", default="gristmill.kernels", help="default: Gristmill's own kernels")
     return parser
 
 
@@ -75,9 +73,12 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--processor", help="that the module is compiled for, as in aarch64; default: this one")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
     parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
+    parser.add_argument("--tuning", action="append", default=[], type=Path, metavar="FILE", help="a tuned table")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
     parser.add_argument("--ar", help="archiver to use; default: ar")
+    parser.add_argument("--library", action="store_true", help="also write the images of a C library")
+    parser.add_argument("--check", action="store_true", help="only say what is wrong with these options")
     parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
     executor = "compile elsewhere: `module:factory` of a concurrent.futures executor"
     parser.add_argument("--executor", default=os.environ.get("GRISTMILL_EXECUTOR", ""), help=executor)
@@ -112,10 +113,31 @@ def _add_port(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--write", action="store_true", help="add them to the file, and change its imports of Triton")
 
 
+def _add_tune(commands: argparse._SubParsersAction) -> None:
+    summary = "measure every configuration of a kernel on this device, and write a tuned table"
+    parser = _add(commands, "tune", tune, summary)
+    parser.add_argument("module", nargs="?", default="gristmill.kernels", help=OWN_KERNELS)
+    parser.add_argument("--kernel", required=True, help="name of the kernel")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--case", action="append", default=[], help="a declared case, by name or use; default: bench")
+    what.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="CALL",
+        help='as in "x=f32[1000,4096] y=f32[1000,4096] eps=1e-5"',
+    )
+    parser.add_argument("--dtype", action="append", default=[], help="of the cases, as in f16; default: all")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a device")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="tuned table to write to, or to add to")
+    parser.add_argument("--warm", action="store_true", help="calls find their arrays in the cache")
+    parser.add_argument("--seconds", type=float, default=5.0, help="for each call; default: 5")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+
+
 def run_build(options: argparse.Namespace) -> None:
     """Run `gristmill build`."""
     _require_compiler()
-    from gristmill.build.run import build_module
     from gristmill.build.settings import (
         Settings,
         choose_ptxas,
@@ -137,13 +159,18 @@ def run_build(options: argparse.Namespace) -> None:
         targets=parse_targets(options.targets, options.processor),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
+        tuning=tuple(path.resolve() for path in options.tuning),
+        has_library=options.library,
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),
         executor=options.executor,
         max_wheel_mb=read_limit(options.max_wheel_mb),
     )
-    build_module(settings)
+    if not options.check:
+        from gristmill.build.run import build_module
+
+        build_module(settings)
 
 
 def check_wheels(options: argparse.Namespace) -> int:
@@ -212,34 +239,31 @@ def port(options: argparse.Namespace) -> None:
     return None
 
 
-def list_kernels(options: argparse.Namespace) -> None:
-    """Print each kernel with the dtypes and constants that it is compiled for."""
-    from gristmill.runtime.report import list_text
-
-    print(list_text(_kernels_of(options.module)))
-
-
-def show_info(options: argparse.Namespace) -> None:
-    """Print which images a module of kernels holds, and what their code takes of a device."""
-    from gristmill.runtime.report import info_text, kernel_text, usage_text
-
-    module = _kernels_of(options.module)
-    if options.kernel is None:
-        print("\n".join(filter(None, [info_text(module.info()), usage_text(module)])))
-    elif options.kernel in module.__all__:
-        print(kernel_text(getattr(module, options.kernel)))
-    else:
-        message = f"there is no kernel `{options.kernel}` in {options.module}"
-        raise GristmillError(message, fix="use one of " + ", ".join(module.__all__))
+def run_report(options: argparse.Namespace) -> int:
+    """Run `gristmill list`, `info` or `doctor`."""
+    status: int = options.report(_kernels_of(options.module), options)
+    return status
 
 
-def run_doctor(options: argparse.Namespace) -> int:
-    """Print what calls need and whether it is there; return 1 if something is wrong."""
-    from gristmill.runtime.report import doctor_text
+def run_init(options: argparse.Namespace) -> None:
+    """Run `gristmill init`."""
+    from gristmill.project import write_project
 
-    checks = _kernels_of(options.module).doctor()
-    print(doctor_text(checks))
-    return int(any(status == "error" for _, status, _ in checks))
+    for path in write_project(options.name, Path()):
+        print(path.as_posix())
+    print(f"next: pip install ./{options.name}")
+
+
+def show_cmake_dir(options: argparse.Namespace) -> None:
+    """Print the folder that `find_package(gristmill)` is to be pointed at."""
+    print(Path(__file__).resolve().parent.joinpath("cmake").as_posix())
+
+
+def tune(options: argparse.Namespace) -> int:
+    """Run `gristmill tune`; return 1 if a call could not be tuned."""
+    from gristmill.runtime.tuning_run import run
+
+    return run(options, _kernels_of(options.module))
 
 
 def run_demo(options: argparse.Namespace) -> int | None:

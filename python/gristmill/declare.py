@@ -32,7 +32,7 @@ from gristmill.signature import (
 )
 from gristmill.specialisation import VARIANTS, Config, Specialisation, Variant
 from gristmill.symbolic import Code
-from gristmill.tracing import symbols, trace_grid, trace_pick, with_extents
+from gristmill.tracing import symbols, trace_condition, trace_grid, trace_key, with_extents, without_constants
 
 __all__ = [
     "VARIANTS",
@@ -65,9 +65,11 @@ class Kernel:
 
     `file` is relative to the project; `line` is that of the first line of `source`, the function with its decorators,
     dedented. `parameters` are those passed at a call, without the constants. `dtype_vars` and `constants` hold the
-    values that occur in some specialisation. `grid` is code for one to three sizes, or () if none was declared; `pick`
-    is code, or () for always. `fixed` are parameters of the function that every specialisation knows at build time and
-    that are no constants: None, a dtype, a dtype variable or a LaunchOption.
+    values that occur in some specialisation; `configured` names the constants that configurations set, or that follow
+    from others. `grid` is code for one to three sizes, or () if none was declared; `pick` and `prefer` are code, or ()
+    for always, and `padded`, or () for never; `key` is code by its text. `fixed` are parameters of the function that
+    every specialisation knows at build time and that are no constants: None, a dtype, a dtype variable or a
+    LaunchOption.
     """
 
     name: str
@@ -82,10 +84,14 @@ class Kernel:
     dtype_vars: tuple[tuple[str, tuple[Dtype, ...]], ...]
     grid: tuple[Code, ...]
     pick: Code
+    prefer: Code
+    key: tuple[tuple[str, Code], ...]
+    padded: Code
     backward: str | None
     site: Site = field(repr=False)
     expanded: tuple[Specialisation, ...] = field(repr=False)
     fixed: tuple[tuple[str, object], ...] = ()
+    configured: tuple[str, ...] = ()
 
     def specialisations(self) -> list[Specialisation]:
         """Return what is compiled, in declared order."""
@@ -111,7 +117,9 @@ def jit(function: Function) -> Function:
     return function
 
 
-_OPTIONS = ("dtypes", "configs", "where", "grid", "pick", "num_warps", "num_stages", "backward")
+_OPTIONS = (
+    "dtypes", "configs", "where", "grid", "pick", "prefer", "key", "padded", "num_warps", "num_stages", "backward",
+)  # fmt: skip
 
 
 @overload
@@ -124,6 +132,9 @@ def kernel(
     where: object = None,
     grid: object = None,
     pick: object = None,
+    prefer: object = None,
+    key: object = None,
+    padded: object = None,
     num_warps: object = None,
     num_stages: object = None,
     backward: str | None = None,
@@ -135,7 +146,10 @@ def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Ca
     `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one);
     the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` says at build
     time which combinations to keep. `grid` gives the number of programs, `pick` tells at a call whether a combination
-    suits it: both are traced once with symbols. `backward` names the gradient kernel.
+    can serve it, `prefer` which of those to take first, in declared order, and `padded` whether matrices that are not
+    aligned are worth a copy that is (`docs/padding.md`): all are traced once with symbols. `key` lists what a tuned
+    table tells calls apart by: index parameters, or expressions of them, as in `key=["m", "n"]`. `backward` names the
+    gradient kernel.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     scope = _names_in(sys._getframe(1))
@@ -186,6 +200,10 @@ def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
     launch = Launch(given.get("where"), given.get("num_warps"), given.get("num_stages"))
     expanded = expand(declared.name, dtype_sets, choices, launch, site)
     names = symbols(signature, choices.values())
+    key = trace_key(given.get("key"), {p.name: names[p.name] for p in signature.parameters}, site)
+    if key and not choices.configs:
+        message = "`key` is given, but there are no configurations to tune"
+        raise at(site.of_keyword("key"), message, "list them, `configs=[gm.Config(...), ...]`, or remove `key=`")
     return register(
         Kernel(
             name=declared.name,
@@ -199,11 +217,17 @@ def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
             constants=_occurring(choices, expanded),
             dtype_vars=_occurring_dtypes(dtype_sets, expanded),
             grid=trace_grid(given.get("grid"), names, site),
-            pick=trace_pick(given.get("pick"), names, site),
+            pick=trace_condition("pick", given.get("pick"), names, site),
+            prefer=trace_condition("prefer", given.get("prefer"), names, site),
+            key=key,
+            padded=trace_condition(
+                "padded", given.get("padded"), without_constants(names, signature.constant_names), site
+            ),
             backward=_read_backward(given.get("backward"), site),
             site=site,
             expanded=expanded,
             fixed=declared.fixed,
+            configured=tuple(name for name in signature.constant_names if name not in choices.lists),
         )
     )
 

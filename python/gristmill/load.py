@@ -93,7 +93,7 @@ def _execute(source: Path) -> None:
         raise DeclarationError(message, fix=fix, position=raised_position(error)) from error
 
 
-RESERVED_NAMES = ("Dispatcher", "GridLauncher", "KernelInstance", "doctor", "info", "preload")
+RESERVED_NAMES = ("Dispatcher", "GridLauncher", "KernelInstance", "Trial", "doctor", "info", "load_tuning", "preload")
 _DEFAULTS = ("non-default argument follows default", "parameter without a default follows")
 
 

@@ -14,6 +14,7 @@ DEFAULT_NUM_WARPS = 4
 DEFAULT_NUM_STAGES = 1
 NUM_WARPS = (1, 2, 4, 8, 16, 32)
 NUM_STAGES = range(1, 9)
+BLOCKS_PER_SM = range(1, 9)
 
 Constants = tuple[tuple[str, object], ...]
 
@@ -21,25 +22,45 @@ Constants = tuple[tuple[str, object], ...]
 class Config:
     """Constants that are chosen together, with the number of warps and of pipeline stages.
 
+    `blocks_per_sm`: how many blocks of threads a multiprocessor is to hold at once, so that one computes while another
+    waits or stores: each has its part of shared memory and of the registers.
     `aligned=True`: only the code for aligned calls is compiled, in which arrays start on 16 bytes, lengths and strides
     that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
+    `narrow=False`: code for calls that are not aligned is compiled once, for offsets of 64 bits: half as much of it,
+    and slower where addresses take much of the time.
     """
 
     def __init__(
-        self, *, num_warps: int | None = None, num_stages: int | None = None, aligned: bool = False, **constants: object
+        self,
+        *,
+        num_warps: int | None = None,
+        num_stages: int | None = None,
+        blocks_per_sm: int | None = None,
+        aligned: bool = False,
+        narrow: bool = True,
+        **constants: object,
     ):
-        for name, value, allowed in (("num_warps", num_warps, NUM_WARPS), ("num_stages", num_stages, NUM_STAGES)):
+        for name, value, allowed in (
+            ("num_warps", num_warps, NUM_WARPS),
+            ("num_stages", num_stages, NUM_STAGES),
+            ("blocks_per_sm", blocks_per_sm, BLOCKS_PER_SM),
+        ):
             if value is not None and not is_one_of(value, allowed):
                 raise _impossible(f"{name}={value!r}", allowed_fix(name, allowed))
         if not isinstance(aligned, bool):
             raise _impossible(f"aligned={aligned!r}", "write `aligned=True`, or leave it out")
+        if not isinstance(narrow, bool):
+            raise _impossible(f"narrow={narrow!r}", "write `narrow=False`, or leave it out")
         self.num_warps = num_warps
         self.num_stages = num_stages
+        self.blocks_per_sm = blocks_per_sm
         self.aligned = aligned
+        self.narrow = narrow
         self.constants = constants
 
     def __repr__(self) -> str:
-        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "aligned": self.aligned or None}
+        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "blocks_per_sm": self.blocks_per_sm}
+        launch |= {"aligned": self.aligned or None, "narrow": None if self.narrow else False}
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
@@ -84,7 +105,8 @@ VARIANTS = (Variant(32, True), Variant(32, False), Variant(64, False))
 class Specialisation:
     """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
 
-    `only_aligned`: it serves aligned calls alone, and has no general code.
+    `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with
+    offsets of 32 bits too.
     """
 
     kernel: str
@@ -94,15 +116,18 @@ class Specialisation:
     num_stages: int = DEFAULT_NUM_STAGES
     has_config: bool = False
     only_aligned: bool = False
+    blocks_per_sm: int = 1
+    has_narrow: bool = True
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """What it is compiled as, in the order of VARIANTS."""
-        return VARIANTS[:1] if self.only_aligned else VARIANTS
+        general = () if self.only_aligned else VARIANTS[1:] if self.has_narrow else VARIANTS[2:]
+        return (VARIANTS[0], *general)
 
     @property
     def id(self) -> str:
-        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3` if it has more than one stage."""
+        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3b2` with stages and blocks, if more than one."""
         return "__".join([self.base, *([self.suffix] if self.suffix else [])])
 
     @property
@@ -113,7 +138,8 @@ class Specialisation:
     @property
     def suffix(self) -> str:
         stages = f"s{self.num_stages}" if self.num_stages != DEFAULT_NUM_STAGES else ""
-        return f"w{self.num_warps}{stages}" if self.has_config else ""
+        blocks = f"b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
+        return f"w{self.num_warps}{stages}{blocks}" if self.has_config else ""
 
     def symbol(self, variant: Variant) -> str:
         """Return the entry symbol, a C identifier."""

@@ -1,4 +1,4 @@
-"""Calls the decorator's functions: `grid=` and `pick=` with symbols, `where=` and `num_warps=` with values."""
+"""Calls the decorator's functions: `grid=`, `pick=` and the like with symbols, `where=`, `num_warps=` with values."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from gristmill.symbolic import Code, Expr
 _FIXES = {
     "grid": "write a function of index parameters and constants, as in `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)`",
     "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
+    "prefer": "write a condition on index parameters and constants, as in `prefer=lambda n, BLOCK: n > 8 * BLOCK`",
+    "key": 'write index parameters and integer scalars, or expressions of them, as in `key=["m", "n // 16"]`',
+    "padded": "write a condition on index parameters, as in `padded=lambda m, n: m * n >= 1000000`",
     "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
     "num_warps": "write a power of two from 1 to 32, or a function of constants, as in `lambda BLOCK: BLOCK // 256`",
 }
 
 
-_ABSENT = dict.fromkeys(("grid", "pick"), "the kernel does not have")
+_ABSENT = dict.fromkeys(("grid", "pick", "prefer", "padded"), "the kernel does not have")
 _ABSENT |= dict.fromkeys(("where", "num_warps"), "is no dtype variable or constant of the kernel")
+
+
+MOST_KEYS = 8  # for which the launcher has room (`csrc/tables.hpp`)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,11 @@ def symbols(signature: Signature, constants: Mapping[str, tuple[object, ...]]) -
         else:
             found[name] = Unusable("is a float" if isinstance(value, float) else "is a text")
     return found | {v.name: Unusable("is a dtype") for v in signature.dtype_vars}
+
+
+def without_constants(names: Mapping[str, Expr | Unusable], constants: tuple[str, ...]) -> dict[str, Expr | Unusable]:
+    """Return the names for an expression that is read before constants are chosen."""
+    return {**names, **dict.fromkeys(constants, Unusable("is a constant, which is chosen later"))}
 
 
 def _symbol(index: int, parameter: Parameter) -> Expr | Unusable:
@@ -122,15 +133,34 @@ def trace_grid(grid: object, names: Mapping[str, object], site: Site) -> tuple[C
     return tuple(_lifted(size, "grid", site) for size in sizes)
 
 
-def trace_pick(pick: object, names: Mapping[str, object], site: Site) -> Code:
-    """Return code that is 1 where a specialisation suits a call; () for none."""
-    if pick is None:
+def trace_condition(what: str, condition: object, names: Mapping[str, object], site: Site) -> Code:
+    """Return code that is 1 where the decorator's function `what` holds for a call; () for none."""
+    if condition is None:
         return ()
-    result = call_by_name(pick, names, "pick", site)
+    result = call_by_name(condition, names, what, site)
     if not isinstance(result, bool) and not (isinstance(result, Expr) and result.is_condition):
         found = "a number" if isinstance(result, Expr) else f"`{result!r}`"
-        raise at(site.of_value("pick"), f"`pick` must give a condition, found {found}", _FIXES["pick"])
-    return _lifted(result, "pick", site)
+        raise at(site.of_value(what), f"`{what}` must give a condition, found {found}", _FIXES[what])
+    return _lifted(result, what, site)
+
+
+def trace_key(key: object, names: Mapping[str, object], site: Site) -> tuple[tuple[str, Code], ...]:
+    """Return the expressions that tell tuned calls apart, each with its text; () for none."""
+    if key is None:
+        return ()
+    if not isinstance(key, (list, tuple)) or not all(isinstance(text, str) for text in key):
+        raise at(site.of_value("key"), "`key` must be a list of texts", _FIXES["key"])
+    if not 1 <= len(key) <= MOST_KEYS:
+        raise at(site.of_value("key"), f"`key` lists 1 to {MOST_KEYS} expressions, found {len(key)}", _FIXES["key"])
+    usable = {name: value for name, value in names.items() if isinstance(value, Expr)}
+    return tuple((" ".join(text.split()), _key_code(i, text, usable, site)) for i, text in enumerate(key))
+
+
+def _key_code(index: int, text: str, usable: Mapping[str, Expr], site: Site) -> Code:
+    try:
+        return symbolic.compile_code(symbolic.parse(text, usable))
+    except DeclarationError as error:
+        raise at(site.of_item("key", index), f"`key`: {error.message}", error.fix) from None
 
 
 def _lifted(value: object, what: str, site: Site) -> Code:

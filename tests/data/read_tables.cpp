@@ -46,7 +46,10 @@ static void print_specialisation(const Specialisation& s) {
     std::printf(" values");
     for (const auto& value : s.constants) std::printf(" %lld", static_cast<long long>(value.integer));
     std::printf(" warps %d divisibility", s.num_warps);
-    for (auto value : s.divisibility) std::printf(" %d", value);
+    for (auto divisors : s.divisibility) {
+        std::printf(" of");
+        for (auto value : divisors) std::printf(" %d", value);
+    }
     std::printf(" backward %d\n", s.backward);
     for (const auto& entry : s.entries) print_entry(entry);
 }

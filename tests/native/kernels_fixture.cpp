@@ -110,6 +110,31 @@ void row_scale_64(Parameters p, const std::int64_t*, std::int64_t begin, std::in
 void many_32(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { many(p, 104); }
 void many_64(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) { many(p, 128); }
 
+// y = factor x, a millisecond after it began where it is slow.
+template <int factor, bool is_slow>
+void twice(Parameters p, std::int64_t begin, std::int64_t end) {
+    constexpr std::int64_t tile = 1024;
+    Reader reader(p);
+    const auto* x = reader.next<const float*>();
+    auto* y = reader.next<float*>();
+    const auto n = reader.next<std::int32_t>();
+    if (is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    for (std::int64_t i = begin * tile; i < std::min<std::int64_t>(end * tile, n); ++i) y[i] = factor * x[i];
+}
+
+void twice_slow(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<2, true>(p, begin, end);
+}
+void twice_fast(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<2, false>(p, begin, end);
+}
+void twice_wrong(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<3, false>(p, begin, end);
+}
+void twice_flipped(Parameters p, const std::int64_t*, std::int64_t begin, std::int64_t end) {
+    twice<-2, false>(p, begin, end);
+}
+
 // out[program] = pid0 + 1000 pid1 + 1000000 pid2, `delay_us` after it began.
 void program_ids(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end) {
     Reader reader(p);

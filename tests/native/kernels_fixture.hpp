@@ -21,5 +21,9 @@ void row_scale_64(Parameters p, const std::int64_t* grid, std::int64_t begin, st
 void many_32(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 void many_64(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 void program_ids(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+void twice_slow(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+void twice_fast(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+void twice_wrong(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+void twice_flipped(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 
 }  // namespace fixture

@@ -161,7 +161,8 @@ constexpr Specialisation gather_rows[] = {
 // row_scale(x, y, n_rows, n_cols, stride, BLOCK): one program a row, n_cols <= BLOCK; the stride must divide by 4 to be
 // aligned.
 constexpr std::int64_t row_pick[] = {1, 3, 2, 0, 12}, row_grid[] = {1, 2}, row_extent[] = {1, 2, 1, 3, 5};
-constexpr std::uint16_t row_divisibility[] = {1, 1, 1, 1, 4};
+constexpr std::uint16_t stride_by_4[] = {1, 1, 1, 1, 4};
+constexpr Divisors row_divisibility[] = {stride_by_4};
 constexpr Parameter row_parameters[] = {pointer("x", 0, Dtype::f32, false, row_extent, true),
                                         pointer("y", 0, Dtype::f32, true, row_extent), index("n_rows", K::shape, 0, 0),
                                         index("n_cols", K::shape, 0, -1), index("stride", K::stride, 0, 0)};
@@ -356,6 +357,36 @@ constexpr Specialisation tiles_specialisations[] = {
       {"tiles_64_g64", four_warps, {}, both_ptx}},
      -1}};
 
+// matrices(a, y, rows, columns, stride of a, stride of y): worth copies from 1000 elements on. Aligned code wants
+// columns that divide by 8 on sm_80, and on sm_90a, where it takes a map of a, strides; other code has wide offsets.
+constexpr std::int64_t matrices_rows[] = {1, 2}, matrices_columns[] = {1, 3}, matrices_stride[] = {1, 4},
+                       worth[] = {0, 1000, 1, 2, 1, 3, 5, 12};
+constexpr Code matrices_extents[] = {matrices_columns, matrices_rows}, matrices_strides[] = {matrices_stride};
+constexpr TensorMap matrices_maps[] = {{0, Dtype::f16, matrices_extents, matrices_strides, a_box, 128}};
+constexpr Geometry with_a_map[] = {{128, 0, 1}, {128, 0, 1, true, matrices_maps}};
+constexpr Parameter matrices_parameters[] = {pointer("a", 0, Dtype::f16, false, {}, true),
+                                             pointer("y", 0, Dtype::f16, true, {}, true),
+                                             index("rows", K::shape, 0, 0),
+                                             index("columns", K::shape, 0, 1),
+                                             index("a_stride", K::stride, 0, 0),
+                                             index("y_stride", K::stride, 1, -2)};
+constexpr std::uint16_t anything[] = {1, 1, 1, 1, 1, 1}, columns_by_8[] = {1, 1, 1, 8, 8, 8},
+                        strides_by_8[] = {1, 1, 1, 1, 8, 8};
+constexpr const char* matrices_names[] = {"rows", "columns"};
+constexpr Code matrices_key[] = {matrices_rows, matrices_columns};
+constexpr Divisors matrices_divisors[] = {anything, columns_by_8, strides_by_8};
+constexpr Specialisation matrices_specialisations[] = {{"matrices__f16",
+                                                        f16s,
+                                                        {},
+                                                        4,
+                                                        0,
+                                                        matrices_divisors,
+                                                        {{"matrices_a32", with_a_map, {}, both_ptx},
+                                                         {},
+                                                         {"matrices_g64", four_warps, {}, both_ptx}},
+                                                        -1}};
+#include "tuned_fixture.hpp"
+
 constexpr Kernel kernels[] = {
     {"scale",
      "y = factor * x",
@@ -440,6 +471,10 @@ constexpr Kernel kernels[] = {
      {},
      -1,
      both_cubins},
+    {"matrices", "", "def matrices(...): ...", "kernels/matrices.py", matrices_parameters, d_var, {},
+     matrices_specialisations, one_grid, {}, -1, both_cubins, {}, worth, {}, 0,
+      matrices_names, matrices_key},
+    twice_kernel,
 };
 
 #if defined(__x86_64__)
@@ -450,6 +485,6 @@ constexpr HostLevel levels[] = {HostLevel::aarch64};
 
 }  // namespace
 
-extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob};
+extern const Tables tables = {"fixture", "1.2.3", "0.1.0", kernels, images, levels, gristmill_blob, stub_devices};
 
 }  // namespace gristmill

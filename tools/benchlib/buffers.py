@@ -60,6 +60,9 @@ def torch_dtype(name: str) -> Any:
     """Return torch's dtype for one of ours."""
     import torch
 
+    of_bytes = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2}
+    if name in of_bytes:
+        return of_bytes[name]
     words = {"f": "float", "bf": "bfloat", "i": "int", "u": "uint", "bool": "bool"}
     kind = name.rstrip("0123456789")
     return getattr(torch, words[kind] + name[len(kind) :])
@@ -77,9 +80,11 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
         if name in work.spec.outputs:
             arrays[name] = poison(torch.empty(shape, dtype=dtype, device=device))
         elif dtype.is_floating_point:
-            tensor = torch.randn(shape, dtype=dtype, device=device, generator=generator)
+            drawn = torch.float32 if dtype.itemsize == 1 else dtype
+            tensor = torch.randn(shape, dtype=drawn, device=device, generator=generator)
             tensor.mul_(scale_of(work))
-            arrays[name] = tensor.clamp_(*work.case.ranges[name]) if name in work.case.ranges else tensor
+            tensor = tensor.clamp_(*work.case.ranges[name]) if name in work.case.ranges else tensor
+            arrays[name] = tensor.to(dtype)
         else:
             arrays[name] = torch.randint(-100, 100, shape, device=device, generator=generator).to(dtype)
     return turned(work, arrays)

@@ -9,6 +9,7 @@ from benchlib.buffers import poison
 from benchlib.work import Arrays, Work
 
 PART_ELEMENTS = 1 << 17
+NUMPY_LACKS = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}  # what ml_dtypes calls them
 PEER_DISTANCE = {"f16": 4e-3, "bf16": 2e-2, "f32": 2e-4, "f64": 1e-8}
 """The largest ||peer - ours|| / ||ours||: peers round where they like, but must compute the same function."""
 
@@ -79,13 +80,14 @@ def _part_error(work: Work, arrays: Arrays, part: slice) -> float:
 
 
 def to_numpy(array: Any, dtype: str) -> Any:
-    """Return a tensor as a numpy array, bf16 too."""
+    """Return a tensor as a numpy array, of ml_dtypes' dtypes too."""
     if not hasattr(array, "cpu"):
         return array
     array = array.cpu().contiguous()
-    if dtype != "bf16":
+    if dtype not in NUMPY_LACKS:
         return array.numpy()
     import ml_dtypes
     import torch
 
-    return array.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    words = torch.int16 if array.element_size() == 2 else torch.int8
+    return array.view(words).numpy().view(getattr(ml_dtypes, NUMPY_LACKS[dtype]))

@@ -12,6 +12,7 @@ Times kernels on their bench cases beside torch, Triton and NumPy, in shuffled r
   tools/bench                              all kernels, bf16 and f32, on CUDA where there is a device
   tools/bench softmax_forward --sweep      every specialisation that fits a case: which configuration is best
   tools/bench matmul --dtypes f16,bf16     products, in TFLOP/s beside torch's (cuBLAS)
+  tools/bench matmul --plot matmul.svg     the same, drawn over the size
   tools/bench --device cpu                 one CPU thread, f32, 4096 x 4096, beside NumPy
   tools/bench launch                       the cost of a call, beside a C loop around cuLaunchKernel
   tools/bench start                        time to import the kernels and to the first result in a new process
@@ -33,6 +34,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
     parser.add_argument("--json", metavar="FILE", help="write machine and results as JSON")
     parser.add_argument("--markdown", metavar="FILE", help="write machine and results as a page")
+    parser.add_argument("--plot", metavar="FILE", help="draw speed over size, as .svg or .png; needs matplotlib")
     return parser
 
 
@@ -55,8 +57,9 @@ def run(options: argparse.Namespace) -> int:
     device = options.device or default_device()
     if device == "cpu":
         os.environ["GRISTMILL_NUM_THREADS"] = str(options.threads)
-    from benchlib import arenas, contest, machine, report, timing, work
+    from benchlib import arenas, contest, machine, plot, report, timing, work
 
+    plot.check(options.plot)
     facts = machine.describe(device)
     print(machine.text(facts), flush=True)
     arena = arenas.cpu_arena() if device == "cpu" else arenas.cuda_arena()
@@ -73,6 +76,7 @@ def run(options: argparse.Namespace) -> int:
         results += measured
         report.save(options.json, report.as_json(facts, results))
     report.save(options.markdown, report.as_markdown(facts, results))
+    plot.save(options.plot, results, machine.text(facts).splitlines()[0])
     print("\n".join(report.verdicts(results)), flush=True)
     return int(any(r.error is not None and not r.error <= 1 for r in results))
 

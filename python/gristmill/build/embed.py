@@ -9,19 +9,26 @@ import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
+from gristmill.build.plain import PlainImages, unpack_images
 from gristmill.build.ptxas import Usage
+from gristmill.build.tuned import TunedRow
 from gristmill.dtypes import i64
 from gristmill.errors import BuildError
+from gristmill.tuning import TunedDevice
 
 ALIGNMENT = 8
-PACKING = "xz, a dictionary as large as the content"  # what `pack_stream` does, for keys of caches
-PRESET = 9 | lzma.PRESET_EXTREME
 LEAST_DICTIONARY = 4096
+# A header that Python's lzma reads back without being told the filters; a checksum for damage.
+CONTAINER: dict[str, Any] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32}
+LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}
+# Instructions have 16 bytes: what a byte is like depends on where it stands in them, not on the byte before.
+INSTRUCTION_BYTES = 16
+MODELS = {"ptx": LZMA2, "cubin": {**LZMA2, "lc": 0, "lp": 4, "pb": 4}}
 DTYPE_NAMES = {"bool": "boolean"}
-Compress = Callable[[Callable[[bytes], bytes], Iterable[bytes]], Iterable[bytes]]
 
 IMAGES_CPP = """\
 // Generated: the compressed images, as the assembler reads them from images.bin.
@@ -54,6 +61,27 @@ class Place:
     share: int
 
 
+@dataclass(frozen=True)
+class Stream:
+    """What is compressed together: images of one kind."""
+
+    kind: str
+    content: bytes
+
+    @property
+    def filters(self) -> list[dict[str, Any]]:
+        """A dictionary no larger than the content saves both sides most of the time that a small one takes."""
+        return [{**MODELS[self.kind], "dict_size": max(LEAST_DICTIONARY, len(self.content))}]
+
+    @property
+    def packing(self) -> str:
+        """What `pack_stream` does to the content, for keys of caches."""
+        return repr((CONTAINER, self.filters))
+
+
+Compress = Callable[[Callable[[Stream], bytes], Iterable[Stream]], Iterable[bytes]]
+
+
 class Spans:
     """Named constant arrays; equal ones are written once."""
 
@@ -81,12 +109,14 @@ class TablesWriter:
         self._code = Spans("code", "std::int64_t")
         self._codes = Spans("codes", "Code")
         self._small = Spans("small", "std::uint16_t")
+        self._divisors = Spans("divisors", "Divisors")
         self._maps = Spans("maps", "TensorMap")
         self._geometry = Spans("geometry", "Geometry")
         self._usage = Spans("usage", "Usage")
         self._dtypes = Spans("dtypes", "Dtype")
         self._values = Spans("values", "ConstantValue")
         self._names = Spans("names", "char* const")
+        self._tuned = Spans("tuned", "TunedRow")
         self._host = Spans("host", "HostFunction")
         self._parameters = Spans("parameters", "Parameter")
         self._specialisations = Spans("specialisations", "Specialisation")
@@ -100,13 +130,16 @@ class TablesWriter:
         parts += _array("Kernel", "kernels", kernels) + _array("Image", "images", images)
         levels = [f"HostLevel::{level}" for level in self._manifest.host_levels]
         parts += _array("HostLevel", "host_levels", levels)
+        devices = [_tuned_device(place) for place in self._manifest.tuned_devices]
+        parts += _array("TunedDevice", "tuned_devices", devices)
         parts += ["\n}  // namespace\n", self._tables(bool(kernels), bool(images), bool(levels))]
         parts += ["\n}  // namespace gristmill\n"]
         return "\n".join(parts)
 
     def _definitions(self) -> list[str]:
-        numbers = (self._code, self._codes, self._small, self._maps, self._geometry, self._usage)
-        order = (*numbers, self._dtypes, self._values, self._names, self._host, self._parameters, self._specialisations)
+        numbers = (self._code, self._codes, self._small, self._divisors, self._maps, self._geometry, self._usage)
+        texts = (self._dtypes, self._values, self._names)
+        order = (*numbers, *texts, self._host, self._parameters, self._specialisations, self._tuned)
         return [line for spans in order for line in spans.definitions()]
 
     def _tables(self, has_kernels: bool, has_images: bool, has_levels: bool) -> str:
@@ -118,6 +151,7 @@ class TablesWriter:
             ".images = " + ("{images}" if has_images else "{}"),
             ".host_levels = " + ("{host_levels}" if has_levels else "{}"),
             ".blob = gristmill_images",
+            ".tuned_devices = " + ("{tuned_devices}" if self._manifest.tuned_devices else "{}"),
         )
         return "const Tables tables{\n    " + ",\n    ".join(fields) + ",\n};"
 
@@ -136,8 +170,18 @@ class TablesWriter:
             f".backward = {row.backward}",
             f".cubins = {self._small.refer(map(str, row.cubins))}",
             f".usage = {self._usage.refer(map(_usage, row.usage))}",
+            f".padded = {self._expression(row.padded)}",
+            f".prefer = {self._expression(row.prefer)}",
+            f".configured = {row.configured}",
+            f".key_names = {self._names.refer(quote(name) for name, _ in row.key)}",
+            f".key = {self._codes.refer(self._expression(code) for _, code in row.key)}",
+            f".tuned = {self._tuned.refer(map(self._tuned_row, row.tuned))}",
         )
         return "\n    {" + ",\n     ".join(fields) + "}"
+
+    def _tuned_row(self, row: TunedRow) -> str:
+        fields = (row.device, row.specialisation, f"Variant{{{row.variant}}}", row.named, self._expression(row.key))
+        return f"{{{','.join(map(str, fields))}}}"
 
     def _parameter(self, row: ParameterRow) -> str:
         has_default = row.kind == "scalar" and row.default is not None
@@ -164,13 +208,15 @@ class TablesWriter:
             self._values.refer(map(_constant, row.constants)),
             str(row.num_warps),
             str(row.num_stages),
-            self._small.refer(map(str, row.divisibility)),
+            self._divisors.refer(self._small.refer(map(str, numbers)) for numbers in row.divisibility),
             "{" + ",".join(self._entry(entry) for entry in row.entries) + "}",
             str(row.backward),
         )
         return "\n    {" + ",".join(fields) + "}"
 
-    def _entry(self, row: EntryRow) -> str:
+    def _entry(self, row: EntryRow | None) -> str:
+        if row is None:
+            return "{}"
         host, ptx = self._host.refer(row.host), self._small.refer(map(str, row.ptx))
         geometry = self._geometry.refer(map(self._shape, row.geometry, row.maps))
         return f"{{{quote(row.symbol)},{geometry},{host},{ptx}}}"
@@ -201,7 +247,7 @@ class Embedded:
 class Outputs:
     """What goes into the module: tables as C++, compressed images, and an archive of code for processors.
 
-    `host_sizes` are bytes of object files, by kernel.
+    `host_sizes` are bytes of object files, by kernel; `plain` is what a C library has in the place of `images`.
     """
 
     tables: str
@@ -209,9 +255,12 @@ class Outputs:
     host_code: bytes
     embedded: tuple[Embedded, ...]
     host_sizes: dict[str, int]
+    plain: PlainImages | None = None
 
 
-def make_outputs(manifest: Manifest, *, gristmill_version: str, ar: str, compress: Compress = map) -> Outputs:
+def make_outputs(
+    manifest: Manifest, *, gristmill_version: str, ar: str, has_library: bool = False, compress: Compress = map
+) -> Outputs:
     """Return what the manifest becomes. Raises BuildError if there is no working archiver."""
     blob, placed = pack_images(manifest.images, compress)
     rows = zip(manifest.images, placed, strict=True)
@@ -225,16 +274,20 @@ def make_outputs(manifest: Manifest, *, gristmill_version: str, ar: str, compres
         host_code=archive(manifest.objects, ar),
         embedded=tuple(Embedded(row.name, row.kernel, place.share) for row, place in rows),
         host_sizes=host_sizes,
+        plain=unpack_images(blob, ((place.offset, place.size) for place in placed)) if has_library else None,
     )
 
 
 def write_outputs(outputs: Outputs, out: Path) -> None:
-    """Write tables.cpp, images.cpp, images.bin and libhost.a.
+    """Write tables.cpp, images.cpp, images.bin and libhost.a, and for a C library plain_images.*.
 
     A file that would not change is left as it is, so that nothing is compiled again for it.
     """
     write_if_changed(out / "images.bin", outputs.images)
     write_if_changed(out / "images.cpp", IMAGES_CPP.encode())
+    if outputs.plain:
+        write_if_changed(out / "plain_images.bin", outputs.plain.content)
+        write_if_changed(out / "plain_images.cpp", outputs.plain.code.encode())
     write_if_changed(out / "libhost.a", outputs.host_code)
     write_if_changed(out / "tables.cpp", outputs.tables.encode())
 
@@ -242,13 +295,14 @@ def write_outputs(outputs: Outputs, out: Path) -> None:
 def pack_images(images: Sequence[ImageRow], compress: Compress = map) -> tuple[bytes, list[Place]]:
     """Put the images into one blob, each group in one stream; return it with each image's place.
 
-    `compress` is a `map` that may keep what `pack_stream` gave for a content, or call it in parallel.
+    `compress` is a `map` that may keep what `pack_stream` gave for a stream, or call it in parallel.
     """
     groups: dict[str, list[int]] = {}
     for i, image in enumerate(images):
         groups.setdefault(image.group or image.name or str(i), []).append(i)
     joined = [_join([images[i].data for i in members]) for members in groups.values()]
-    streams = compress(pack_stream, [content for _, content in joined])
+    kinds = [images[members[0]].kind for members in groups.values()]
+    streams = compress(pack_stream, [Stream(kind, content) for kind, (_, content) in zip(kinds, joined, strict=True)])
     blob, placed = bytearray(), {}
     for members, (starts, content), packed in zip(groups.values(), joined, streams, strict=True):
         for i, start in zip(members, starts, strict=True):
@@ -258,23 +312,18 @@ def pack_images(images: Sequence[ImageRow], compress: Compress = map) -> tuple[b
     return bytes(blob), [placed[i] for i in range(len(images))]
 
 
-def pack_stream(content: bytes) -> bytes:
-    """Compress; a dictionary no larger than the content saves both sides most of the time that a small one takes.
-
-    The format has the least header that Python's lzma reads back without being told the filters, and a checksum.
-    """
-    size = max(LEAST_DICTIONARY, len(content))
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": PRESET, "dict_size": size}]
-    return lzma.compress(content, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=filters)
+def pack_stream(stream: Stream) -> bytes:
+    """Return the content, compressed."""
+    return lzma.compress(stream.content, **CONTAINER, filters=stream.filters)
 
 
 def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:
-    """Put parts behind each other, equal ones once; return where each starts."""
+    """Put parts behind each other, each where instructions may start, equal ones once; return where each starts."""
     content, starts, seen = bytearray(), [], {}
     for part in parts:
         if part not in seen:
             seen[part] = len(content)
-            content += part
+            content += part + bytes(-len(part) % INSTRUCTION_BYTES)
         starts.append(seen[part])
     return starts, bytes(content)
 
@@ -313,6 +362,10 @@ def _image(row: ImageRow, place: Place) -> str:
     suffix = f"'{row.suffix}'" if row.suffix else "0"
     fields = (row.sm, suffix, row.ptx_version, row.source, place.offset, place.size, place.start, len(row.data))
     return f"\n    {{ImageKind::{row.kind}," + ",".join(map(str, fields)) + "}"
+
+
+def _tuned_device(place: TunedDevice) -> str:
+    return f"{{{quote(place.device)},{quote(place.architecture)},{place.units}}}"
 
 
 def _usage(usage: Usage) -> str:

@@ -10,7 +10,7 @@ from gristmill.load import check_names, check_symbols
 
 if TYPE_CHECKING:
     from gristmill.compiler.targets import Target
-    from gristmill.declare import Kernel, Specialisation
+    from gristmill.declare import Kernel, Specialisation, Variant
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ def enumerate_jobs(kernels: Sequence[Kernel], targets: Sequence[Target]) -> list
 
 
 def _jobs(kernel: Kernel, target: Target) -> list[Job]:
-    groups: dict[tuple[str, bool], list[Specialisation]] = {}
+    groups: dict[tuple[str, tuple[Variant, ...]], list[Specialisation]] = {}
     for specialisation in kernel.specialisations():
         name = specialisation.base if target.kind == "host" else specialisation.id
-        groups.setdefault((name, specialisation.only_aligned), []).append(specialisation)
+        groups.setdefault((name, specialisation.variants), []).append(specialisation)
     return [Job(kernel, served[0], target, tuple(served)) for served in groups.values()]
 
 

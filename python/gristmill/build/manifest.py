@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from gristmill.build.code import Code, rename_symbol
 from gristmill.build.ptxas import Assembled, Usage
 from gristmill.build.settings import Cubin, Settings, split_name
+from gristmill.build.tuned import TunedRow, TunedTables
 from gristmill.build.worker import position_of
 from gristmill.compiler.targets import find_target
 from gristmill.dtypes import Dtype
 from gristmill.errors import BuildError
 from gristmill.specialisation import VARIANTS, Variant
+from gristmill.tuning import TunedDevice
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel, Parameter, Specialisation
@@ -76,15 +78,15 @@ class EntryRow:
 
 @dataclass(frozen=True)
 class SpecialisationRow:
-    """One specialisation; `entries` are its variants, in the order of VARIANTS."""
+    """One specialisation; `entries` are its variants, in the order of VARIANTS, None where there is no code."""
 
     id: str
     dtypes: tuple[Dtype, ...]
     constants: tuple[object, ...]
     num_warps: int
     num_stages: int
-    divisibility: tuple[int, ...]
-    entries: tuple[EntryRow, ...]
+    divisibility: tuple[tuple[int, ...], ...]
+    entries: tuple[EntryRow | None, ...]
     backward: int
 
 
@@ -105,7 +107,10 @@ class ParameterRow:
 
 @dataclass(frozen=True)
 class KernelRow:
-    """One kernel; `usage` by cubin, specialisation and variant of VARIANTS."""
+    """One kernel; `usage` by cubin, specialisation and variant of VARIANTS.
+
+    `configured` has a bit for each constant that configurations set; `key` is code by its text.
+    """
 
     name: str
     doc: str
@@ -117,9 +122,14 @@ class KernelRow:
     specialisations: tuple[SpecialisationRow, ...]
     grid: tuple[tuple[int, ...], ...]
     pick: tuple[int, ...]
+    padded: tuple[int, ...]
     backward: int
     cubins: tuple[int, ...]
     usage: tuple[Usage, ...]
+    prefer: tuple[int, ...] = ()
+    configured: int = 0
+    key: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    tuned: tuple[TunedRow, ...] = ()
 
 
 @dataclass
@@ -133,6 +143,7 @@ class Manifest:
     images: list[ImageRow] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
     owners: dict[str, str] = field(default_factory=dict)
+    tuned_devices: tuple[TunedDevice, ...] = ()
 
 
 def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequence[str]) -> dict[str, list[Code]]:
@@ -152,7 +163,7 @@ def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequenc
 class ManifestBuilder:
     """Adds kernels one by one; equal images are stored once."""
 
-    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes):
+    def __init__(self, settings: Settings, kernels: Sequence[Kernel], codes: Codes, tuned: TunedTables | None = None):
         self._settings = settings
         self._kernels = kernels
         self._codes = codes
@@ -161,7 +172,8 @@ class ManifestBuilder:
         }
         self._image_indices: dict[tuple[Any, ...], int] = {}
         levels = tuple(target.replace("-", "_") for target in settings.host_targets)
-        self._manifest = Manifest(settings.package, settings.version, levels)
+        self._tuned = tuned or TunedTables()
+        self._manifest = Manifest(settings.package, settings.version, levels, tuned_devices=self._tuned.devices)
 
     def ptx_of(self, kernel: Kernel, target: str) -> list[tuple[str, Code]]:
         """Return each distinct entry of `kernel` for `target`, with the specialisation that it is of."""
@@ -192,9 +204,14 @@ class ManifestBuilder:
             specialisations=rows,
             grid=tuple(tuple(code) for code in kernel.grid),
             pick=tuple(kernel.pick or ()),
+            padded=tuple(kernel.padded or ()),
             backward=self._kernel_index(kernel.backward),
             cubins=images,
             usage=tuple(usage for made in assembled for row in rows for usage in usage_of(row, made)),
+            prefer=tuple(kernel.prefer),
+            configured=sum(1 << kernel.constant_names.index(name) for name in kernel.configured),
+            key=kernel.key,
+            tuned=self._tuned.rows.get(kernel.name, ()),
         )
 
     def _parameter_rows(self, kernel: Kernel) -> tuple[ParameterRow, ...]:
@@ -217,17 +234,21 @@ class ManifestBuilder:
             num_warps=specialisation.num_warps,
             num_stages=specialisation.num_stages,
             divisibility=self._divisibility(kernel, specialisation),
-            entries=tuple(self._entry_row(kernel, specialisation, i) for i in range(len(specialisation.variants))),
+            entries=self._entry_rows(kernel, specialisation),
             backward=self._backward_of(kernel, specialisation),
         )
+
+    def _entry_rows(self, kernel: Kernel, specialisation: Specialisation) -> tuple[EntryRow | None, ...]:
+        there = specialisation.variants
+        return tuple(self._entry_row(kernel, specialisation, there.index(v)) if v in there else None for v in VARIANTS)
 
     def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
         cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
         for target, code in cuda.items():
             check_size(kernel, specialisation, target, code)
-            check_maps(kernel, specialisation, target, VARIANTS[variant], code)
+            check_maps(kernel, specialisation, target, specialisation.variants[variant], code)
         host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
-        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(VARIANTS[variant])]
+        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(specialisation.variants[variant])]
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
@@ -237,14 +258,29 @@ class ManifestBuilder:
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )
 
-    def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[int, ...]:
-        """What each index must be a multiple of for the first, aligned variant: of all targets, the least common."""
+    def _divisibility(self, kernel: Kernel, specialisation: Specialisation) -> tuple[tuple[int, ...], ...]:
+        """What each index must be a multiple of for the first, aligned variant: on the host, and on each CUDA target.
+
+        One for all where they agree; none where everything will do.
+        """
+        settings = self._settings
+        rows = [
+            self._divisors(kernel, specialisation, targets)
+            for targets in (settings.host_targets, *((target,) for target in settings.cuda_targets))
+        ]
+        wanted = set(rows)
+        if len(wanted) > 1:
+            return tuple(rows)
+        return tuple(row for row in wanted if any(number > 1 for number in row))
+
+    def _divisors(self, kernel: Kernel, specialisation: Specialisation, targets: tuple[str, ...]) -> tuple[int, ...]:
+        """By parameter, of all targets the least common."""
         wanted: dict[str, int] = {}
-        for target in self._settings.targets:
+        for target in targets:
             for code in self._codes[specialisation.id, target][:1]:
                 for name, value in code.divisibility.items():
                     wanted[name] = math.lcm(wanted.get(name, 1), value)
-        return tuple(wanted.get(p.name, 1) for p in kernel.parameters) if wanted else ()
+        return tuple(wanted.get(p.name, 1) for p in kernel.parameters)
 
     def _host_function(self, kernel: Kernel, code: Code) -> str:
         self._manifest.objects[code.symbol] = code.code
@@ -261,8 +297,9 @@ class ManifestBuilder:
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)
-        name, source = f"{kernel.name} cubin {plan.arch}", self._settings.cuda_targets.index(plan.source)
-        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, source=source, kernel=kernel.name))
+        name, group = f"{kernel.name} cubin {plan.arch}", f"{kernel.name} cubins"  # alike on all architectures
+        source = self._settings.cuda_targets.index(plan.source)
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, group, source, kernel.name))
 
     def _add_image(self, row: ImageRow) -> int:
         key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())
@@ -316,8 +353,7 @@ def map_rows(kernel: Kernel, code: Code) -> tuple[MapRow, ...]:
 
 def usage_of(row: SpecialisationRow, assembled: Assembled) -> list[Usage]:
     """Return what each variant takes in a cubin, of those that there are not nothing."""
-    found = [assembled.usage.get(entry.symbol, UNKNOWN) for entry in row.entries]
-    return found + [UNKNOWN] * (len(VARIANTS) - len(found))
+    return [assembled.usage.get(entry.symbol, UNKNOWN) if entry else UNKNOWN for entry in row.entries]
 
 
 def check_size(kernel: Kernel, specialisation: Specialisation, target: str, code: Code) -> None:

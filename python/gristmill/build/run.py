@@ -13,7 +13,7 @@ from gristmill import __version__
 from gristmill.build.assembly import assemble_kernel, check_spills, find_spills, spill_lines
 from gristmill.build.cache import Cache, delete_temporaries, make_key, write_if_changed
 from gristmill.build.code import Code, pack_codes, unpack_codes
-from gristmill.build.embed import PACKING, Outputs, make_outputs, write_outputs
+from gristmill.build.embed import Outputs, Stream, make_outputs, write_outputs
 from gristmill.build.enumerate import Job, enumerate_jobs
 from gristmill.build.manifest import Manifest, ManifestBuilder
 from gristmill.build.progress import Progress
@@ -30,9 +30,11 @@ from gristmill.build.sources import (
     tool_files,
 )
 from gristmill.build.summary import check_limit, summarise
+from gristmill.build.tuned import read_tables
 from gristmill.build.worker import COMPILER, Setup, WorkerPool, load_project, run_all
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.targets import find_target
+from gristmill.errors import BuildError
 
 if TYPE_CHECKING:
     from gristmill.declare import Kernel
@@ -51,11 +53,25 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
     settings.out.mkdir(parents=True, exist_ok=True)
     delete_temporaries(settings.out)
     kernels = load_project(settings.sources, settings.project_dir)
+    if not kernels:
+        files = ", ".join(path.name for path in settings.sources)
+        raise BuildError(
+            f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES"
+        )
+    tuned = read_tables(settings.tuning, kernels)
     build = Build(settings, kernels, compiler, cache or Cache.from_environment())
     try:
-        tables = ManifestBuilder(settings, kernels, build.compile_all())
+        for line in tuned.warnings:
+            build.progress.say(f"warning: {line}")
+        tables = ManifestBuilder(settings, kernels, build.compile_all(), tuned)
         manifest = tables.build(build.assemble_all(tables))
-        outputs = make_outputs(manifest, gristmill_version=__version__, ar=settings.ar, compress=build.pack_all)
+        outputs = make_outputs(
+            manifest,
+            gristmill_version=__version__,
+            ar=settings.ar,
+            has_library=settings.has_library,
+            compress=build.pack_all,
+        )
         build.report(outputs)
         write_outputs(outputs, settings.out)
         write_type_stub(settings, kernels)
@@ -99,20 +115,20 @@ class Build:
         self._report_spills(tables, tasks, assembled)
         return assembled
 
-    def pack_all(self, function: Callable[[bytes], bytes], contents: Iterable[bytes]) -> list[bytes]:
+    def pack_all(self, function: Callable[[Stream], bytes], streams: Iterable[Stream]) -> list[bytes]:
         """Compress the images, out of the cache or here."""
 
-        def pack(content: bytes) -> bytes:
-            if len(content) < LEAST_CACHED:
-                return function(content)
-            key = make_key(PACKING, sys.version, content)
+        def pack(stream: Stream) -> bytes:
+            if len(stream.content) < LEAST_CACHED:
+                return function(stream)
+            key = make_key("stream", stream.packing, sys.version, stream.content)
             if packed := self._cache.get(key):
                 return packed
-            packed = function(content)
+            packed = function(stream)
             self._cache.put(key, packed)
             return packed
 
-        return run_all(list(contents), pack, workers=self._settings.workers, on_done=lambda *_: None)
+        return run_all(list(streams), pack, workers=self._settings.workers, on_done=lambda *_: None)
 
     def report(self, outputs: Outputs) -> None:
         """Say what was built. Raises BuildError if it is more than was allowed."""
@@ -207,7 +223,7 @@ def write_depfile(settings: Settings, path: Path) -> None:
     """List every file that the outputs depend on, as make and Ninja read it."""
     sources = {file for source in settings.sources for file in source_closure(source)}
     tools = [*tool_files(), *([settings.ptxas.path] if settings.ptxas else [])]
-    inputs = sorted({*sources, *generator_files(), *tools})
+    inputs = sorted({*sources, *settings.tuning, *generator_files(), *tools})
     rule = " \\\n  ".join(_escape(file) for file in inputs)
     write_if_changed(path, f"{_escape(settings.out / 'tables.cpp')}: \\\n  {rule}\n".encode())
 

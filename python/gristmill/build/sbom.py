@@ -65,12 +65,18 @@ def _compiled(manifest: Manifest, outputs: Outputs) -> list[Component]:
     kinds = sorted({f"{row.kind} sm_{row.sm}{row.suffix}" for row in manifest.images})
     images = f"{len(manifest.images)} CUDA images: {', '.join(kinds) or 'none'}"
     host = f"{len(manifest.objects)} functions for processors: {', '.join(manifest.host_levels) or 'none'}"
-    return [_file("images", outputs.images, images), _file("host code", outputs.host_code, host)]
+    made = [_file("images", outputs.images, images), _file("host code", outputs.host_code, host)]
+    if outputs.plain:
+        made.append(
+            _file("plain images", outputs.plain.content, "the same images in the library for C, not compressed")
+        )
+    return made
 
 
 def _sources(settings: Settings) -> list[Component]:
     files = sorted({file for source in settings.sources for file in source_closure(source)})
-    return [_file(_shown(file, settings.project_dir), file.read_bytes(), "source of kernels") for file in files]
+    told = [*((file, "source of kernels") for file in files), *((file, "tuned table") for file in settings.tuning)]
+    return [_file(_shown(file, settings.project_dir), file.read_bytes(), what) for file, what in told]
 
 
 def _file(name: str, data: bytes, what: str) -> Component:

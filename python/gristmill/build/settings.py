@@ -48,6 +48,8 @@ class Settings:
     targets: tuple[str, ...] = ()
     ptxas: Ptxas | None = None
     are_spills_errors: bool = False
+    tuning: tuple[Path, ...] = ()
+    has_library: bool = False  # beside the module, one for C
     depfile: Path | None = None
     ar: str = "ar"
     workers: int = 1

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 COMPILER_PARTS = ("*.py", "language/**/*.py", "compat/**/*.py", "compiler/**/*.py", "build/code.py", "build/ptxas.py")
-FRONT_ENDS = ("cli.py", "__main__.py")
+FRONT_ENDS = ("cli.py", "__main__.py", "tuning.py")
 
 
 def compiler_files() -> tuple[Path, ...]:
@@ -31,7 +31,7 @@ def compiler_files() -> tuple[Path, ...]:
 
 def generator_files() -> tuple[Path, ...]:
     """Return Gristmill's own files that the generated tables depend on, sorted."""
-    return tuple(sorted({*compiler_files(), *PACKAGE_DIR.glob("build/*.py")}))
+    return tuple(sorted({*compiler_files(), *PACKAGE_DIR.glob("build/*.py"), PACKAGE_DIR / "tuning.py"}))
 
 
 def tool_files() -> tuple[Path, ...]:

@@ -30,7 +30,7 @@ class KernelLine:
 
 @dataclass(frozen=True)
 class Summary:
-    """`wheel_bytes` is about what the module takes of a wheel; `largest` are its largest images."""
+    """`wheel_bytes` is about what a wheel has of the module and a library for C; `largest` are the largest images."""
 
     kernels: tuple[KernelLine, ...]
     largest: tuple[Embedded, ...]
@@ -68,8 +68,13 @@ def summarise(outputs: Outputs, seconds: Mapping[str, float]) -> Summary:
     lines = [_line(name, outputs, seconds.get(name, 0.0)) for name in sorted(names)]
     lines.sort(key=lambda line: -line.image_bytes - line.host_bytes)
     largest = sorted(outputs.embedded, key=lambda image: (-image.size, image.name))[:LARGEST]
-    wheel_bytes = len(outputs.images) + len(zlib.compress(outputs.host_code)) + LAUNCHER_BYTES
-    return Summary(tuple(lines), tuple(largest), wheel_bytes)
+    return Summary(tuple(lines), tuple(largest), _wheel_bytes(outputs))
+
+
+def _wheel_bytes(outputs: Outputs) -> int:
+    code = len(zlib.compress(outputs.host_code)) + LAUNCHER_BYTES
+    module = len(outputs.images) + code
+    return module + len(zlib.compress(outputs.plain.content)) + code if outputs.plain else module
 
 
 def _line(kernel: str, outputs: Outputs, seconds: float) -> KernelLine:

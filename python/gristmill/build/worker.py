@@ -29,6 +29,7 @@ from gristmill.build.ptxas import Assembled, Ptxas, assemble
 from gristmill.build.sources import fingerprint, source_closure
 from gristmill.compiler.checks import VARIABLE, asks_for_checks
 from gristmill.errors import BuildError, GristmillError, Position
+from gristmill.positions import shown_from
 
 if TYPE_CHECKING:
     from gristmill.build.enumerate import Job
@@ -267,10 +268,12 @@ def main() -> None:
     requests, answers = sys.stdin.buffer, _claim_stdout()
     setup = Setup(**json.loads(requests.readline()))
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
-        answer_one = _prepare(setup.unpacked(Path(folder)) if setup.files else setup)
-        for line in requests:
-            answers.write(answer_one(Request(**json.loads(line))))
-            answers.flush()
+        setup = setup.unpacked(Path(folder)) if setup.files else setup
+        answer_one = _prepare(setup)
+        with shown_from(Path(setup.project_dir)):
+            for line in requests:
+                answers.write(answer_one(Request(**json.loads(line))))
+                answers.flush()
 
 
 def _claim_stdout() -> IO[bytes]:

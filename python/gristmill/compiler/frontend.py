@@ -48,6 +48,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
         raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
     function.num_stages, function.is_padded = specialisation.num_stages, builder.is_padded
+    function.blocks_per_sm = specialisation.blocks_per_sm
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
     function.never_negative = {parameters[p.name] for p in kernel.parameters if p.kind in ("size", "shape")}

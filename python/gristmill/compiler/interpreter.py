@@ -393,11 +393,17 @@ def _fitting(
 
 
 def _suiting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
+    """Those that `pick` holds for, and of these first those that `prefer` holds for; each in declared order."""
     found = _dtypes(kernel, values)
-    for candidate in kernel.specialisations():
-        fits = dict(candidate.dtypes) == found and constants.items() <= dict(candidate.constants).items()
-        if fits and (not kernel.pick or _evaluate(kernel.pick, kernel, values, candidate)):
-            yield candidate
+
+    def holds(code: Code, candidate: Specialisation) -> bool:
+        return not code or bool(_evaluate(code, kernel, values, candidate))
+
+    typed = [s for s in kernel.specialisations() if dict(s.dtypes) == found]
+    fitting = [s for s in typed if constants.items() <= dict(s.constants).items()]
+    yield from (s for s in fitting if holds(kernel.pick, s) and holds(kernel.prefer, s))
+    if kernel.prefer:
+        yield from (s for s in fitting if holds(kernel.pick, s) and not holds(kernel.prefer, s))
 
 
 def _has_code(candidate: Specialisation, obstacle: Obstacle) -> bool:

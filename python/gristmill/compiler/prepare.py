@@ -49,7 +49,7 @@ def _passed(
     function = frontend.build(kernel, specialisation, variant, has_windows)
     if target.kind == "host":
         function.name += f"__{target.level}"
-    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes
+    function.has_clusters, function.shared_bytes = target.has_clusters, target.shared_bytes_of(function.blocks_per_sm)
     function.has_groups = target.has_groups
     function.sm, function.ptx_version, function.is_checked = target.sm, target.ptx_version, asks_for_checks()
     if is_regular:
@@ -74,7 +74,7 @@ def _passed(
 def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
     """Whether a call may take a later specialisation in the same dtypes.
 
-    The kernel picks the first that suits; for calls that are not aligned there must be another one anyway.
+    The kernel picks one that suits; for calls that are not aligned there must be another one anyway.
     """
     same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
-    return (bool(kernel.pick) or specialisation.only_aligned) and same[-1] != specialisation
+    return (bool(kernel.pick or kernel.prefer) or specialisation.only_aligned) and same[-1] != specialisation

@@ -8,12 +8,12 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from gristmill.compiler.op import Builder
 from gristmill.errors import KernelError, Position
+from gristmill.positions import show_path
 
 MAX_CALL_DEPTH = 64
 DIFFERENT_CONSTANTS = "the branches of an `if` assign different things that are not both tiles"
@@ -49,7 +49,7 @@ _sources: WeakKeyDictionary[Callable[..., Any], Source] = WeakKeyDictionary()  #
 
 
 def source_of(function: Callable[..., Any]) -> Source:
-    """Parse a function's source; the file is given relative to the working directory where it lies below it."""
+    """Parse a function's source."""
     code = function.__code__
     if function not in _sources:
         lines, first = inspect.getsourcelines(function)
@@ -58,15 +58,8 @@ def source_of(function: Callable[..., Any]) -> Source:
         if not isinstance(tree, ast.FunctionDef):
             raise KernelError(f"`{function.__name__}` is not a function with a body of its own", fix="use `def`")
         indent = len(lines[0]) - len(lines[0].lstrip())
-        _sources[function] = Source(_relative(code.co_filename), first, indent, tuple(dedented.splitlines()), tree)
+        _sources[function] = Source(show_path(code.co_filename), first, indent, tuple(dedented.splitlines()), tree)
     return _sources[function]
-
-
-def _relative(file: str) -> str:
-    try:
-        return Path(file).resolve().relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return Path(file).as_posix()
 
 
 @dataclass(eq=False)

@@ -66,8 +66,8 @@ def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int) -> Layout:
         step[axis] *= 2
         rows, columns = (rows // 2, columns) if axis == 0 else (rows, columns // 2)
     own = ((0, 1), (8, 0)) if unit.m == 16 else ((0, 1),)
-    along_columns = tuple((0, c) for c in _powers(unit.n, shape[1]) if (0, c) not in warp)
-    along_rows = tuple((r, 0) for r in _powers(unit.m, shape[0]) if (r, 0) not in warp)
+    along_columns = tuple((0, c) for c in powers(unit.n, shape[1]) if (0, c) not in warp)
+    along_rows = tuple((r, 0) for r in powers(unit.m, shape[0]) if (r, 0) not in warp)
     lane = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
     return Layout(shape, own + along_columns + along_rows, lane, tuple(warp))
 
@@ -104,12 +104,12 @@ def group_accumulator(shape: tuple[int, ...], num_warps: int) -> Layout:
     warp = [
         (16, 0),
         (32, 0),
-        *((r, 0) for r in _powers(GROUP_ROWS, rows)),
-        *((0, c) for c in _powers(columns, shape[1])),
+        *((r, 0) for r in powers(GROUP_ROWS, rows)),
+        *((0, c) for c in powers(columns, shape[1])),
     ]
     lane = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
-    along_columns = tuple((0, c) for c in _powers(8, columns))
-    along_rows = tuple((r, 0) for r in _powers(rows, shape[0]))
+    along_columns = tuple((0, c) for c in powers(8, columns))
+    along_rows = tuple((r, 0) for r in powers(rows, shape[0]))
     return Layout(shape, ((0, 1), (8, 0), *along_columns, *along_rows), lane, tuple(warp))
 
 
@@ -129,7 +129,7 @@ def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps:
 def left(unit: Unit, sums: Layout, depth: int) -> Layout:
     """What each thread takes of the left operand, [rows, depth], for the instructions of one step along the depth."""
     words = unit.word_elements
-    own = tuple((0, w) for w in _powers(1, words))
+    own = tuple((0, w) for w in powers(1, words))
     halves = ((8, 0), (0, 4 * words)) if unit.m == 16 else ()
     rows = tuple(b for b in sums.reg[len(halves) or 1 :] if b[0])
     warp = tuple((b[0], 0) for b in sums.warp)
@@ -140,7 +140,7 @@ def left(unit: Unit, sums: Layout, depth: int) -> Layout:
 def right(unit: Unit, sums: Layout, depth: int) -> Layout:
     """What each thread takes of the right operand, [depth, columns]."""
     words = unit.word_elements
-    own = tuple((w, 0) for w in _powers(1, words))
+    own = tuple((w, 0) for w in powers(1, words))
     halves: tuple[Coordinates, ...] = ((4 * words, 0),) if unit.m == 16 else ()
     columns = tuple(b for b in sums.reg[2 if unit.m == 16 else 1 :] if b[1])
     warp = tuple((0, b[1]) for b in sums.warp)
@@ -148,12 +148,13 @@ def right(unit: Unit, sums: Layout, depth: int) -> Layout:
     return Layout((depth, sums.shape[1]), own + halves + columns, lane, warp)
 
 
-def _powers(start: int, end: int) -> list[int]:
-    powers = []
+def powers(start: int, end: int) -> list[int]:
+    """start, 2 start, 4 start... below `end`."""
+    found = []
     while start < end:
-        powers.append(start)
+        found.append(start)
         start *= 2
-    return powers
+    return found
 
 
 def inner_axis(layout: Layout) -> int:
@@ -177,7 +178,7 @@ def panels(shape: tuple[int, ...], inner: int, itemsize: int, panel: int) -> Arr
     outer = 1 - inner
     images = [0] * (flatten(tuple(s - 1 for s in shape), shape).bit_length())
     for axis, size in ((inner, shape[inner]), (outer, shape[outer])):
-        for c in _powers(1, size):
+        for c in powers(1, size):
             position = flatten(tuple(c if a == axis else 0 for a in range(2)), shape)
             number, within = divmod(c, width) if axis == inner else (0, c * width)
             images[position.bit_length() - 1] = _swizzled(number * width * shape[outer] + within, width, itemsize)

@@ -7,7 +7,7 @@ from typing import Any
 from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Value
 from gristmill.compiler.layout import Layout
-from gristmill.compiler.op import ROWS, emit, op
+from gristmill.compiler.op import ROWS, emit, emit_several, op
 from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator
 from gristmill.language.types import as_value
 
@@ -83,6 +83,26 @@ def _(x: Any, *, is_turned: bool) -> Any:
 @share.lower(on="threads")
 def _(m: Any, op: Any, x: Any) -> Any:
     return m.share(op, x)
+
+
+@op("internal", kind="tile", lies_in_shared=True, place_alignment=1024)
+def parts(a: Any, b: Any, across: tuple[bool, bool], has_low: bool, room: int) -> Value:
+    """Operands of f32 in shared memory as warpgroups multiply them: along the depth, in parts where that is exact.
+
+    `across`: which of them lie across it; `has_low`: also what tf32 cuts off; `room`: bytes that the copies take.
+    """
+    values = [as_value(x) for x in (a, b)]
+    return emit_several("parts", [v.type for v in values], values, across=across, has_low=has_low, room=room)
+
+
+@parts.reference
+def _(a: Any, b: Any, **how: Any) -> Any:
+    return a, b
+
+
+@parts.lower(on="threads")
+def _(m: Any, op: Any, a: Any, b: Any) -> Any:
+    return m.parts(op, a, b)
 
 
 @op("internal", kind="tile")

@@ -131,12 +131,12 @@ def summary(rows: Sequence[Row], wrong: int, seconds: float) -> str:
     return f"{len({row.kernel for row in rows})} kernels, {len(rows)} runs, {verdict}; {seconds:.1f} s"
 
 
-def find_devices() -> tuple[list[Device], list[str]]:
-    """Return the CPU and, if there is one, a CUDA device; and what to say about what is missing."""
-    from gristmill import kernels
-
+def find_devices(module: Any = None) -> tuple[list[Device], list[str]]:
+    """Return the CPU and, if a module's kernels can use one, a CUDA device; and what to say about what is missing."""
+    if module is None:
+        from gristmill import kernels as module
     devices: list[Device] = [Cpu()]
-    checks = [(status, text) for check, status, text in kernels.doctor() if check == "cuda:0"]
+    checks = [(status, text) for check, status, text in module.doctor() if check == "cuda:0"]
     if not checks:
         return devices, ["No CUDA device here (`python -m gristmill doctor` says why): the CPU only."]
     if errors := [text for status, text in checks if status == "error"]:

@@ -1,9 +1,63 @@
-"""What `gristmill list`, `info` and `doctor` print of a module of kernels."""
+"""`list`, `info` and `doctor`: what they print of a module of kernels.
+
+Packages of kernels get a copy of this file beside their module, so it imports nothing but Python's own.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+
+def main(module: Any, arguments: Sequence[str] | None = None) -> int:
+    """Run one command for the kernels of `module`; return its exit status."""
+    package = module.__name__.rpartition(".")[0] or module.__name__
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=f"The kernels of {package}.")
+    add_commands(parser.add_subparsers(required=True, metavar="command"))
+    options = parser.parse_args(arguments)
+    status: int = options.report(module, options)
+    return status
+
+
+def add_commands(commands: Any) -> list[argparse.ArgumentParser]:
+    """Add a parser for each command; its default `report` is a function of a module and the options."""
+    parsers = []
+    for function, name, summary in (
+        (_list, "list", "list the kernels of a wheel and what they are compiled for"),
+        (_info, "info", "show which images a wheel holds, and what their code takes"),
+        (_doctor, "doctor", "check CPU, driver and devices, and say which images they use"),
+    ):
+        parsers.append(commands.add_parser(name, help=summary, description=summary))
+        parsers[-1].set_defaults(report=function)
+        if name == "info":
+            parsers[-1].add_argument("--kernel", help="show every entry of this kernel")
+    return parsers
+
+
+def _list(module: Any, options: argparse.Namespace) -> int:
+    print(list_text(module))
+    return 0
+
+
+def _info(module: Any, options: argparse.Namespace) -> int:
+    if options.kernel is None:
+        print("\n".join(filter(None, [info_text(module.info()), usage_text(module)])))
+    elif options.kernel in module.__all__:
+        print(kernel_text(getattr(module, options.kernel)))
+    else:
+        message = f"there is no kernel `{options.kernel}` in {module.__name__}"
+        print(f"{message}\n  fix: use one of {', '.join(module.__all__)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _doctor(module: Any, options: argparse.Namespace) -> int:
+    """Return 1 if something is wrong."""
+    checks = module.doctor()
+    print(doctor_text(checks))
+    return int(any(status == "error" for _, status, _ in checks))
 
 
 def list_text(module: Any) -> str:

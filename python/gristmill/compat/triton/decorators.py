@@ -90,7 +90,7 @@ class Config:
 
 
 class Autotuner(_Decorated):
-    """A kernel under `triton.autotune`: every configuration is compiled."""
+    """A kernel under `triton.autotune`: every configuration is compiled; `keys` is for tuned tables."""
 
     def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str]):
         super().__init__(fn)
@@ -120,7 +120,9 @@ _TUNING = (
 
 
 def autotune(configs: Sequence[Config], key: Sequence[str] = (), **tuning: Any) -> Callable[[Any], Autotuner]:
-    """List configurations; `key` and how to time them, `reset_to_zero` and the like, are of no use at build time.
+    """List configurations; `key` is what tuned tables tell calls apart by.
+
+    How to time them, `reset_to_zero` and the like, is of no use at build time.
 
     Raises DeclarationError for what would change results or run Python at a launch.
     """

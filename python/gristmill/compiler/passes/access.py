@@ -32,10 +32,16 @@ def run(function: Function) -> None:
     promises, `unmasked`, those that it could take without its mask, and `contiguous`, those whose addresses follow
     each other, aligned or not. Of updates also whether their result `is_used`, and whether there is another access that
     it `orders`."""
-    known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in function.facts.items()}
-    _block(function.body, known)
+    known = facts_of(function, {})
     _relate_updates(function)
     function.constancy = {value: facts.constancy for value, facts in known.items() if facts.constancy > 1}
+
+
+def facts_of(function: Function, promised: dict[Value, int]) -> Known:
+    """Return what is known of values if parameters are multiples of the numbers that are promised of them."""
+    known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in (function.facts | promised).items()}
+    _block(function.body, known)
+    return known
 
 
 def _relate_updates(function: Function) -> None:
@@ -110,23 +116,53 @@ def _loop(loop: For | While, body: Block, arguments: list[Value], initial: list[
 def promise(function: Function) -> dict[Value, int]:
     """Return what index parameters should be multiples of so that rows of arrays start on 16 bytes.
 
-    Only those matter that offsets of addresses are computed from.
+    Only those matter that offsets of addresses are computed from, or that windows cannot do without.
     """
-    made = definitions(function.body)
-    ops = [s for s in walk(function.body) if isinstance(s, Op)]
-    offsets = [op.operands[-1] for op in ops if op.row.is_address]
-    offsets += [stride for op in ops if op.row.is_window for stride in parts_of(op)[2]]
     elements = [v.type.dtype.element for v in function.parameters if isinstance(v.type.dtype, Pointer)]
     if not elements:
         return {}
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
+    found = dict.fromkeys(_reached(function, [op.operands[-1] for op in ops if op.row.is_address]), divisor)
+    needed = _needed([place for op in ops if op.row.is_window for place in aligned_places(op)], function)
+    return {
+        v: number
+        for v, number in (found | {v: max(n, found.get(v, 1)) for v, n in needed.items()}).items()
+        if number > 1
+    }
+
+
+def aligned_places(window: Op) -> list[tuple[Value, int]]:
+    """Numbers of a window that the hardware wants to be multiples of 16 bytes, in elements: strides, and its column."""
+    base, _, strides, offsets = parts_of(window)
+    assert isinstance(base.type.dtype, Pointer)
+    count = MAX_ACCESS_BYTES // base.type.dtype.element.itemsize
+    return [(value, count) for value in (*strides[:-1], offsets[-1])]
+
+
+def _needed(places: list[tuple[Value, int]], function: Function) -> dict[Value, int]:
+    """The least that must be promised of parameters for all of these numbers to be multiples."""
+    most = max((count for _, count in places), default=1)
+    promised = dict.fromkeys(_reached(function, [value for value, _ in places]), most)
+    for parameter in list(promised):
+        fewer = {v: number for v, number in promised.items() if v != parameter}
+        known = facts_of(function, fewer)
+        if all(known.get(value, Facts()).each % count == 0 for value, count in places):
+            promised = fewer
+    return promised
+
+
+def _reached(function: Function, values: list[Value]) -> list[Value]:
+    """The index parameters from which values are computed."""
+    made = definitions(function.body)
     inductions = {loop.body.arguments[0] for loop in walk(function.body) if isinstance(loop, For)}
     carried = {v: before for v, before in sources(function.body).items() if v not in inductions}
-    met = reached(offsets, lambda value: _computed_from(value, made, carried))
-    return {v: divisor for v in function.parameters if v in met and _is_index(v) and divisor > 1}
+    met = reached(values, lambda value: _computed_from(value, made, carried))
+    return [v for v in function.parameters if v in met and is_index(v)]
 
 
-def _is_index(value: Value) -> bool:
+def is_index(value: Value) -> bool:
+    """Whether a value is an integer."""
     dtype = value.type.dtype
     return value.type.is_scalar and isinstance(dtype, Dtype) and dtype.is_int
 

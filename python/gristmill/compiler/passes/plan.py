@@ -60,7 +60,7 @@ class Plan:
         None are found if there are other products beside them, or operands in a place that the next step writes again.
         """
         body = self.loop.body
-        kept = [s for s in body.statements if isinstance(s, Op) and s.row.is_kept]
+        kept = [s for s in body.statements if isinstance(s, Op) and (s.row.is_kept or kept_bytes(s))]
         if len(kept) != len(self.loads):
             return []
         counts = uses(body)
@@ -143,7 +143,7 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     asked = loop.attributes.get("num_stages") or function.num_stages
     gone = {op for pair in loads for op in pair}
     others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
-    kept = sum(bytes_of(op.results[0]) for op in others if op.row.is_kept)
+    kept = sum(map(kept_bytes, others))
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
@@ -153,12 +153,17 @@ def bytes_of(value: Value) -> int:
     return value.type.elements * value.type.dtype.itemsize
 
 
+def kept_bytes(op: Op) -> int:
+    """What an op keeps in shared memory."""
+    return bytes_of(op.results[0]) if op.row.is_kept else int(op.attributes.get("room", 0))
+
+
 def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
     if row.is_window and op.results == []:
         return int(op.attributes["buffers"]) * op.operands[-1].type.shape[0] * PANEL_BYTES
-    if row.is_own or row.goes_by_register or row.effect == "read" or row.is_kept or row.anchor_layout:
+    if row.is_own or row.goes_by_register or row.effect == "read" or row.anchor_layout or kept_bytes(op):
         return 0
     if row.result_layout:
         return MOST_WARPS * sum(map(bytes_of, op.results))

@@ -16,7 +16,7 @@ from gristmill import symbolic
 from gristmill.compiler.ir import Block, For, Function, Op, Pointer, Statement, Value, definitions, uses, walk
 from gristmill.compiler.op import ROWS, Builder, building
 from gristmill.compiler.passes.signs import never_negative
-from gristmill.compiler.passes.windows import is_known, source_of
+from gristmill.compiler.passes.windows import is_known, promised_facts, source_of
 from gristmill.language import elementwise as ew
 from gristmill.language.index import index_dtype
 from gristmill.language.types import constant
@@ -66,7 +66,7 @@ class _Reader:
 
     def __init__(self, function: Function, made: dict[Value, Statement]):
         self.function, self.made = function, made
-        self.never_negative = never_negative(function)
+        self.never_negative, self.facts = never_negative(function), promised_facts(function)
 
     def window(self, load: Op, can_be_turned: bool) -> list[Statement] | None:
         """The ops that read the same as a window; None if it is none, or no map could be made of it."""
@@ -113,7 +113,7 @@ class _Reader:
         """The same if a map can be made of the window."""
         made = self.made | {v: s for s in statements for v in s.results}
         window = next(s for s in statements if isinstance(s, Op) and s.row.is_window)
-        return statements if is_known(window, self.function, made) else None
+        return statements if is_known(window, self.function, made, self.facts) else None
 
     def address(self, value: Value, axes: Axes) -> tuple[Value, list[Term]] | None:
         """The argument that an address lies in, and what is added to it."""

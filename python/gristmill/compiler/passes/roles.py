@@ -27,9 +27,9 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, bytes_of, exchanged_bytes, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import Plan, exchanged_bytes, kept_bytes, plan_of, settled, written_arguments
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.tensor import PANEL_BYTES
+from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
@@ -40,6 +40,8 @@ MOST_PROMOTED = 64  # sums of a thread beside which others have room
 ALL_COPY, ALL_TELL = (104, 200), (40, 232)
 CONSUMER_WARPS = (4, 8)
 LEFT_BYTES = 20480  # for what consumers exchange
+BARRIER_BYTES = 256  # of pipes
+MOST_BUFFERS = 8
 LEAST_STAGES = 3  # two where the hardware copies
 
 
@@ -78,20 +80,24 @@ def _set_stages(plans: list[Plan], function: Function) -> None:
     needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
     stores = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window and not s.results]
 
+    least = LEFT_BYTES // function.blocks_per_sm
+
     def stages() -> int:
         exchanged = max(exchanged_bytes(s) for s in walk(function.body) if isinstance(s, Op))
-        room = function.shared_bytes - max(LEFT_BYTES, exchanged) - kept
+        room = function.shared_bytes - max(least, exchanged) - kept - BARRIER_BYTES
         return min(*(p.stages for p in plans), room // needed)
 
     copied = {share for plan in plans for _, share in plan.loads}
-    others = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s not in copied]
-    kept = sum(bytes_of(op.results[0]) for op in others)
-    few, wanted = [op.attributes["buffers"] for op in stores], stages()
-    for op in stores:
-        op.attributes["buffers"] = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // PANEL_BYTES)
-    if stages() < min(wanted, LEAST_STAGES):
-        for op, buffers in zip(stores, few, strict=True):
-            op.attributes["buffers"] = buffers
+    kept = sum(kept_bytes(s) for s in walk(function.body) if isinstance(s, Op) and s not in copied)
+    for most in (1, STORE_BUFFERS, MOST_BUFFERS):
+        before, wanted = [op.attributes["buffers"] for op in stores], stages()
+        for op in stores:
+            chunks = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // PANEL_BYTES)
+            op.attributes["buffers"] = min(chunks, most)
+        if stages() < min(wanted, LEAST_STAGES):
+            for op, buffers in zip(stores, before, strict=True):
+                op.attributes["buffers"] = buffers
+            break
     for plan in plans:
         plan.stages = stages()
 

@@ -14,7 +14,10 @@ from typing import Any
 from gristmill.compiler.ir import Block, Function, If, Op, Place, Pointer, Statement, Value, While, walk
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.cuda import CudaMachine
+from gristmill.compiler.targets.thread_parts import DEPTHS
+from gristmill.compiler.targets.thread_products import Shared
 from gristmill.compiler.targets.threads import Held
+from gristmill.compiler.tensor import panel_bytes, panels
 from gristmill.dtypes import Dtype
 
 ALIGNMENT = 16
@@ -57,11 +60,25 @@ class _Notes(CudaMachine):
         registers = {r: V(self.fresh(), value.type.dtype) for r in set(first)}
         return Held(layout, [registers[r] for r in first])
 
+    def any_shared(self, value: Value, inner: int) -> Shared:
+        """A tile somewhere in shared memory."""
+        shape, dtype, elements = value.type.shape, value.type.dtype, value.type.elements
+        assert isinstance(dtype, Dtype)
+        panel = panel_bytes(shape[inner] * dtype.itemsize)
+        memory = self.shared_at(Place(0, 0), dtype, elements)
+        return Shared(memory, panels(shape, inner, dtype.itemsize, panel), shape, inner, dtype, panel, elements)
+
 
 def notes(function: Function, op: Op) -> tuple[list[int | None], bool]:
     """What the op takes of shared memory, step by step, and whether for good."""
     machine = _Notes(function)
-    machine.run_op(op, {value: machine.any_tile(value) for value in op.operands})
+    across = op.attributes.get("across")
+    if across is None:
+        operands = {value: machine.any_tile(value) for value in op.operands}
+    else:
+        pairs = zip(op.operands, across, DEPTHS, strict=True)
+        operands = {value: machine.any_shared(value, 1 - depth if is_so else depth) for value, is_so, depth in pairs}
+    machine.run_op(op, operands)
     return machine.taken, machine.is_lasting
 
 
@@ -188,7 +205,8 @@ def _plain(place: Place) -> Place:
 def _may_exchange(op: Op, function: Function) -> bool:
     """Whether the op's lowering may move numbers from thread to thread through memory that it needs a place for."""
     row = op.row
-    if not all(value.type.is_scalar or value in function.layouts for value in op.operands):
+    is_copied = "across" in op.attributes  # operands in shared memory, to other places there
+    if not is_copied and not all(value.type.is_scalar or value in function.layouts for value in op.operands):
         return False  # it works on what others keep there
     return not (row.is_own or row.goes_by_register or row.effect == "read")
 

@@ -9,7 +9,13 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Function, Op, Pointer, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.passes.windows import is_for_groups, used_shape
+from gristmill.compiler.passes.windows import (
+    is_for_groups,
+    lie_across,
+    needs_parts,
+    room_of_parts,
+    used_shape,
+)
 from gristmill.compiler.tensor import UNITS
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
@@ -60,9 +66,16 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     is_split = op.attributes.get("precision") == "tf32x3" and not function.has_groups
     function.overflows |= not by_groups and sums > (MOST_SUMS // 2 if is_split else MOST_SUMS)
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
-    how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": by_groups and is_float8(a.dtype)}
+    is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
+    how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     shared = [_shared(value, dtype, op, made, before) for value in op.operands[:2]]
+    if by_groups and needs_parts(op, made):
+        room = room_of_parts(op, made, function.num_warps)
+        parts = [Value(v.type, v.name) for v in shared]
+        own = {"across": tuple(lie_across(op, made)), "has_low": is_promoted, "room": room}
+        before.append(Op(ROWS["parts"], shared, own, parts, op.position))
+        shared = parts
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]
 

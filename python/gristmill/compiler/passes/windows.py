@@ -27,7 +27,8 @@ from gristmill.compiler.ir import (
     walk,
 )
 from gristmill.compiler.op import Builder, building
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, STORE_BUFFERS, fits_groups, panel_bytes
+from gristmill.compiler.passes import access
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
@@ -54,14 +55,15 @@ def keep(function: Function) -> bool:
     """
     _drop_axes(function.body, uses(function.body))
     made, windows = definitions(function.body), windows_of(function)
+    known = promised_facts(function)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
     operands = {source_of(value, made) for op in products for value in op.operands[:2]}
     inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
-    kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made)}
+    kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made, known)}
     _expand(function.body, set(stores) - kept)
     windows = [op for op in windows if op in kept or op in loads]
-    if not all(op in operands and op in inside and is_known(op, function, made) for op in loads):
+    if not all(op in operands and op in inside and is_known(op, function, made, known) for op in loads):
         return False
     if windows and not all(_is_fit(op, function, made) for op in products):
         return False
@@ -70,7 +72,7 @@ def keep(function: Function) -> bool:
     for op, tensor_map in zip(windows, found, strict=True):
         size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
         op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
-        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": STORE_BUFFERS}
+        op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": 1}
     return len(function.maps) <= MOST_MAPS
 
 
@@ -117,14 +119,38 @@ def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bo
 
 
 def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> bool:
-    """Whether warpgroups can compute a product. Of f32 they take no more than tf32 has."""
+    """Whether warpgroups can compute a product. f32 has to lie along the depth, or to be copied so."""
     a, b = (v.type for v in product.operands[:2])
     assert isinstance(a.dtype, Dtype)
     sources = [source_of(value, made) for value in product.operands[:2]]
     are_windows = all(isinstance(s, Op) and s.row.is_window for s in sources)
-    is_along = sources[0] is made.get(product.operands[0]) and sources[1] is not made.get(product.operands[1])
+    is_fit = are_windows and (not any(lie_across(product, made)) if a.dtype != f32 else True)
+    if needs_parts(product, made):
+        is_whole = all(used_shape(v, made) == v.type.shape for v in product.operands[:2])
+        is_large = min(a.shape[0] * GROUP_WARPS, b.shape[1] * num_warps) >= GROUP_ROWS * num_warps
+        is_fit &= is_whole and is_large and product.attributes["precision"] != "ieee"
+    return fits_groups(a.shape, b.shape, a.dtype, num_warps, is_fit)
+
+
+def lie_across(product: Op, made: dict[Value, Statement]) -> list[bool]:
+    """Of both operands of a product, whether elements that are read side by side lie across the depth."""
+    is_turned = [source_of(value, made) is not made.get(value) for value in product.operands[:2]]
+    return [is_turned[0], not is_turned[1]]
+
+
+def needs_parts(product: Op, made: dict[Value, Statement]) -> bool:
+    """Whether warpgroups multiply copies of its operands, of f32: turned ones, or in two parts."""
     is_exact = product.attributes.get("precision", "tf32") != "tf32"
-    return not is_exact and fits_groups(a.shape, b.shape, a.dtype, num_warps, are_windows and is_along)
+    return product.operands[0].type.dtype == f32 and (is_exact or any(lie_across(product, made)))
+
+
+def room_of_parts(product: Op, made: dict[Value, Statement], num_warps: int) -> int:
+    """How many bytes the copies take; each warpgroup has its own of the right operand."""
+    has_low = product.attributes["precision"] != "tf32"
+    owners = (1, num_warps // GROUP_WARPS)
+    sizes = [v.type.elements * v.type.dtype.itemsize for v in product.operands[:2]]
+    copies = [is_across + has_low for is_across in lie_across(product, made)]
+    return sum(size * count * own for size, count, own in zip(sizes, copies, owners, strict=True))
 
 
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:
@@ -168,8 +194,13 @@ def _is_matrix_of(shape: tuple[int, ...], block: tuple[int, ...]) -> bool:
     return shape == padded_shape(block[-2:]) and math.prod(block[:-2]) == 1
 
 
-def is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
-    """Whether a launcher can make a map of the array."""
+def promised_facts(function: Function) -> dict[Value, Facts]:
+    """What is known of values if a launcher promises that integers are multiples of 16 bytes, whatever the dtype."""
+    return access.facts_of(function, {v: CHUNK_BYTES for v in function.parameters if access.is_index(v)})
+
+
+def is_known(op: Op, function: Function, made: dict[Value, Statement], known: dict[Value, Facts]) -> bool:
+    """Whether a launcher can make a map of the array, and blocks of it begin where the hardware copies any."""
     base, shape, strides, offsets = parts_of(op)
     dtype, block = _tile(op).dtype, op.attributes["block"]
     is_matrix = len(_tile(op).shape) == 2 and dtype in KINDS
@@ -177,20 +208,17 @@ def is_known(op: Op, function: Function, made: dict[Value, Statement]) -> bool:
         return False
     codes = [_code(value, function, made) for value in (*shape, *strides)]
     is_narrow = all(value.type.dtype == i32 for value in offsets)
-    wanted = CHUNK_BYTES // dtype.itemsize
     is_even = block[-2] % ROWS == 0 and block[-1] * dtype.itemsize % LEAST_PANEL == 0
-    is_even &= all(_facts(v, wanted, function, made).divisibility % wanted == 0 for v in strides[:-1])
+    is_even &= all(_facts(v, known, made).each % count == 0 for v, count in access.aligned_places(op))
     return None not in codes and is_narrow and is_even
 
 
-def _facts(value: Value, number: int, function: Function, made: dict[Value, Statement]) -> Facts:
-    """What is known of a number if the launcher promises that parameters are multiples of `number`."""
-    if value in function.parameters:
-        return Facts(number)
+def _facts(value: Value, known: dict[Value, Facts], made: dict[Value, Statement]) -> Facts:
+    """What is known of a number, which may be made of others that are known."""
     op = made.get(value)
-    if not isinstance(op, Op) or op.row.facts_function is None:
-        return Facts()
-    found: Facts = op.row.facts_function(op, *(_facts(v, number, function, made) for v in op.operands))
+    if value in known or not isinstance(op, Op) or op.row.facts_function is None:
+        return known.get(value, Facts())
+    found: Facts = op.row.facts_function(op, *(_facts(v, known, made) for v in op.operands))
     return found
 
 

@@ -22,6 +22,7 @@ from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
 from gristmill.compiler.simt.roles import PRODUCERS, PipeState, Roles
 from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
+from gristmill.compiler.targets.thread_parts import terms
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype, parse_dtype
@@ -302,23 +303,34 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         """Products see what stores do."""
 
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
-        tiles = [(x, _reserved(x.memory), 0 if x.start is None else cast(Numbers, x.start).each) for x in (a, b)]
-        columns = op.attributes["columns"]
-        left, right = (tensor.matrix_of(x, tile, start, columns if x is b else None) for x, tile, start in tiles)
-        if is_float8(a.dtype):
-            left, right = (convert(x, a.dtype, dt.f32) for x in (left, right))
-        if a.dtype == dt.f32:
-            left, right = (tensor.cut_tf32(x) for x in (left, right))
-        product = left.astype(np.float64) @ right.astype(np.float64)
+        columns, pairs = op.attributes["columns"], terms(a, b)
+        *small, large = (self._matrix(x) @ self._matrix(y, columns) for x, y in pairs)
+        product = np.where(np.isnan(sum(small)), 0, sum(small)) + large if small else large
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
         for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
         self.shared_memory.is_open[:] = False  # one goes on at most: the one before it has been waited for
-        for x, tile, start in tiles if op.attributes["is_open"] else ():
-            tile.leave_open(start, x.elements)
+        for tile in pairs[0] if op.attributes["is_open"] else ():
+            _reserved(tile.memory).leave_open(_start(tile), tile.elements)
         return results
+
+    def _matrix(self, tile: Any, columns: int | None = None) -> Any:
+        """A tile in shared memory as warpgroups multiply it, in f64."""
+        matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), columns)
+        if is_float8(tile.dtype):
+            matrix = convert(matrix, tile.dtype, dt.f32)
+        return (tensor.cut_tf32(matrix) if tile.dtype == dt.f32 else matrix).astype(np.float64)
+
+    def group_barrier(self) -> None:
+        self.clock.barrier()
+
+    def group_bits(self, bits: tuple[tuple[int, int], ...]) -> V:
+        return self.thread_bits((), bits, (), dt.i32)
+
+    def rest_of_tf32(self, x: V) -> V:
+        return Numbers(tensor.rest_of_tf32(cast(Numbers, x).each), x.dtype)
 
     def settle_products(self, sums: list[V]) -> list[V]:
         self.shared_memory.is_open[:] = False
@@ -476,6 +488,10 @@ def _place(position: Position) -> str:
 
 def _show(number: Any) -> str:
     return str(number.item()).lower()
+
+
+def _start(tile: Any) -> Any:
+    return 0 if tile.start is None else cast(Numbers, tile.start).each
 
 
 def _handle(tile: SharedTile) -> V:

@@ -15,7 +15,7 @@ from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 
 LANES = np.arange(32)
-TF32_BITS = np.uint32(0xFFFFE000)
+TF32_BITS, HALF_UNIT = np.uint32(0xFFFFE000), 0x1000
 
 
 def rows_to_words(rows: Any, count: int, is_turned: bool) -> list[Any]:
@@ -107,6 +107,13 @@ def round_tf32(each: Any) -> Any:
     bits = np.asarray(each, np.float32).view(np.uint32)
     rounded = ((bits + np.uint32(0x1000)) & TF32_BITS).view(np.float32)
     return np.where(np.isfinite(each), rounded, each)
+
+
+def rest_of_tf32(each: Any) -> Any:
+    """What cutting leaves, and half a unit of its own last bit; -0 of infinities."""
+    x = np.asarray(each, np.float32)
+    rest = (x - cut_tf32(x).reshape(x.shape)).view(np.uint32) + np.uint32(HALF_UNIT)
+    return np.where(np.isinf(x), np.float32(-0.0), rest.view(np.float32))
 
 
 def join(elements: Sequence[Any], dtype: Dtype) -> Any:

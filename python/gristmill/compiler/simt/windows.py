@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 from gristmill.compiler.ir import Op
+from gristmill.compiler.simt.reports import COMPILER_FIX
+from gristmill.errors import SimulationError
 from gristmill.tensor_map import TensorMap
 
 CHUNK_BYTES = 16
@@ -19,6 +21,7 @@ def copy(m: Any, op: Op, window: Sequence[Any], ring: Any, start: Any) -> None:
     base, *numbers = window
     lengths, strides, offsets = (numbers[i : i + len(block)] for i in range(0, 3 * len(block), len(block)))
     width = CHUNK_BYTES // ring.dtype.itemsize
+    _check_column(m, op, offsets[-1].each, width)
     places = _places(m.function.maps[op.attributes["map"]], block, ring, width)
     for first in range(0, len(places), len(m.index)):
         chunk = first + m.index
@@ -31,12 +34,22 @@ def copy(m: Any, op: Op, window: Sequence[Any], ring: Any, start: Any) -> None:
         m.copies.begin(m.tile_at(ring), place + start, elements, is_there)
 
 
+def _check_column(m: Any, op: Op, column: Any, width: int) -> None:
+    """The hardware answers a column that is no multiple of a chunk with an illegal instruction."""
+    found = int(np.ravel(column)[0])
+    if found % width:
+        name = m.function.maps[op.attributes["map"]].parameter
+        message = f"`{name}` is copied from column {found}, which is not on {CHUNK_BYTES} bytes"
+        raise SimulationError(message, fix=COMPILER_FIX)
+
+
 def store(m: Any, op: Op, window: Sequence[Any], buffer: Any, row: int, column: int, first: int) -> None:
     """Store a box: all threads of the machine a part of it."""
     block, tensor_map = op.attributes["block"], m.function.maps[op.attributes["map"]]
     base, *numbers = window
     lengths, strides, offsets = (numbers[i : i + len(block)] for i in range(0, 3 * len(block), len(block)))
     box = [(row + r, column + c) for r in range(tensor_map.box[1]) for c in range(tensor_map.box[0])]
+    _check_column(m, op, offsets[-1].each, CHUNK_BYTES // buffer.dtype.itemsize)
     cells = np.array([(r, first + c, buffer.offset(r, c)) for r, c in box])
     for start in range(0, len(cells), len(m.index)):
         cell = start + m.index

@@ -32,10 +32,17 @@ class Target:
         """Whether blocks form clusters that push numbers to each other's shared memory (PTX 8.1)."""
         return self.sm >= 90 and self.ptx_version >= 81
 
+    def shared_bytes_of(self, blocks: int) -> int:
+        """The most that each of so many blocks of a multiprocessor may have; some of it is the system's."""
+        return (self.shared_bytes + SYSTEM_BYTES) // blocks - SYSTEM_BYTES if self.shared_bytes else 0
+
     @property
     def has_groups(self) -> bool:
         """Whether tensor cores multiply for warpgroups (wgmma)."""
         return self.sm == 90 and self.suffix == "a"
+
+
+SYSTEM_BYTES = 1024  # of each block's shared memory
 
 
 def _cuda(name: str, sm: int, suffix: str, ptx_version: int, shared_bytes: int) -> Target:

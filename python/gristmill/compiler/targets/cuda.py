@@ -72,7 +72,8 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         parameters = ", ".join([*declared, *cuda_windows.parameters(self)])
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
-        head += f' "nvvm.reqntid"="{threads},1,1"{cluster} {{'
+        several = f' "nvvm.minctasm"="{self.function.blocks_per_sm}"' if self.function.blocks_per_sm > 1 else ""
+        head += f' "nvvm.reqntid"="{threads},1,1"{several}{cluster} {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:
             body.insert(0, f"@{SHARED} = external addrspace(3) global [0 x i8], align 1024")

@@ -6,14 +6,17 @@ may touch until then: the same registers go in and out of each text.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Layout, flatten
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_text
-from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS, MOST_COLUMNS
+from gristmill.compiler.targets import cuda_roles, cuda_text
+from gristmill.compiler.targets.thread_parts import terms
+from gristmill.compiler.targets.thread_products import zero_for_nan
+from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS, GROUP_WARPS, MOST_COLUMNS
 
 SUMS = {dt.f32: "f32", dt.i32: "s32"}
 SWIZZLES = {128: 1, 64: 2, 32: 3}
@@ -22,21 +25,33 @@ PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go al
 BEGIN = "wgmma.fence.sync.aligned;"
 END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d;"
 ATTRIBUTES = "convergent nounwind"
+Pair = tuple[tuple[Any, Any], tuple[int, int]]  # of tiles that are multiplied, with the numbers of their descriptors
 
 
 def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
-    """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside."""
-    descriptors = [_descriptor(m, x, layout, axis) for axis, x in enumerate((a, b))]
+    """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside.
+
+    Of 8-bit floats, and of f32 in parts, each step's sums are added to the others outside of the tensor cores.
+    """
+    pairs = terms(a, b)
+    tiles = {x: side for pair in pairs for side, x in enumerate(pair)}
+    descriptors = [_descriptor(m, x, layout, side) for x, side in tiles.items()]
+    order = list(tiles)
+    numbered = [((x, y), (order.index(x), order.index(y))) for x, y in pairs]
     most = MOST_PROMOTED_COLUMNS if op.attributes["is_promoted"] else MOST_COLUMNS
     columns = min(most, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     places = _places(layout, columns, len(sums))
     if not op.attributes["is_promoted"]:
-        return _call(m, _text(op, a, b, columns, places, range(a.shape[1])), descriptors, sums)
+        return _call(m, _text(op, numbered, columns, places, range(a.shape[1])), descriptors, sums)
     size = columns // 2
     for start in range(0, a.shape[1], PROMOTED):
+        depths = range(start, min(start + PROMOTED, a.shape[1]))
         for block, place in enumerate(places):
-            text = _text(op, a, b, columns, [place], range(start, min(start + PROMOTED, a.shape[1])))
-            own, part = _call(m, text, descriptors, [], size), slice(block * size, (block + 1) * size)
+            own: list[V] = []
+            for some in (numbered[:-1], numbered[-1:]) if len(pairs) > 1 else (numbered,):
+                text = _text(op, some, columns, [place], depths, is_begun=bool(own))
+                own = _call(m, text, descriptors, zero_for_nan(m, own), size)
+            part = slice(block * size, (block + 1) * size)
             sums[part] = [m.add(x, y) for x, y in zip(sums[part], own, strict=True)]
     return sums
 
@@ -48,13 +63,16 @@ def _places(layout: Layout, columns: int, count: int) -> list[tuple[int, int]]:
     return [(block // of_columns * _rows_apart(layout), block % of_columns * columns) for block in blocks]
 
 
-def _text(op: Op, a: Any, b: Any, columns: int, places: list[tuple[int, int]], depths: range) -> str:
-    """The instructions along a part of the depth."""
+def _text(
+    op: Op, pairs: list[Pair], columns: int, places: list[tuple[int, int]], depths: range, is_begun: bool = True
+) -> str:
+    """The instructions along a part of the depth, for each pair of tiles; whether they add to sums that are given."""
     texts = ["{ .reg .b64 a, b; .reg .pred none; setp.ne.b32 none, 0, 0;", BEGIN]
-    for depth in range(depths.start, depths.stop, GROUP_DEPTH_BYTES // a.dtype.itemsize):
-        is_begun = "none" if op.attributes["is_promoted"] and depth == depths.start else "1"
+    steps = range(depths.start, depths.stop, GROUP_DEPTH_BYTES // pairs[0][0][0].dtype.itemsize)
+    for i, (pair, depth) in enumerate(itertools.product(pairs, steps)):
+        adds = "1" if is_begun or i else "none"
         for block, (row, column) in enumerate(places):
-            texts += _instruction(a, b, (row, depth, column), columns, block, len(places), is_begun)
+            texts += _instruction(pair, (row, depth, column), columns, block, len(places), adds)
     texts.append(END % int(op.attributes["is_open"]) + " }")
     return " ".join(texts)
 
@@ -65,18 +83,18 @@ def _rows_apart(layout: Layout) -> int:
 
 
 def _instruction(
-    a: Any, b: Any, place: tuple[int, int, int], columns: int, block: int, blocks: int, is_begun: str
+    pair: Pair, place: tuple[int, int, int], columns: int, block: int, blocks: int, adds: str
 ) -> list[str]:
-    row, depth, column = place
+    ((a, b), numbers), (row, depth, column) = pair, place
     size, unit, count = columns // 2, GROUP_UNITS[a.dtype], columns // 2 * blocks
     sums = "{" + ",".join(f"${block * size + i}" for i in range(size)) + "}"
     places = (_offset(a, (row, depth)) >> 4, _offset(b, (depth, column)) >> 4)
     shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // a.dtype.itemsize}"
-    how = [is_begun] + (["1", "1"] if unit.summed == dt.f32 else [])
+    how = [adds] + (["1", "1"] if unit.summed == dt.f32 else [])
     how += [str(int(a.inner == 0)), str(int(b.inner == 1))] if unit.has_any_order else []
     kind = f"{unit.name}.{unit.name}"
     return [
-        f"add.s64 a, ${count}, {places[0]}; add.s64 b, ${count + 1}, {places[1]};",
+        f"add.s64 a, ${count + numbers[0]}, {places[0]}; add.s64 b, ${count + numbers[1]}, {places[1]};",
         f"wgmma.mma_async.sync.aligned.{shape}.{SUMS[unit.summed]}.{kind} {sums}, a, b, {', '.join(how)};",
     ]
 
@@ -115,6 +133,17 @@ def _call(m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0
     constraints = ",".join([*[f"={letter}"] * count, *["l"] * len(descriptors), *ties, "~{memory}"])
     code = f'asm sideeffect "{text}", "{constraints}"'
     return cuda_text.call(m, code, dtype, count, [*descriptors, *sums], ATTRIBUTES)
+
+
+def barrier(m: Any) -> None:
+    """A warpgroup's own barrier; behind that of the consumers, if they are more."""
+    if m.num_warps == GROUP_WARPS:
+        return m.barrier()
+    first = m.emit(f"lshr {m.typed(m.uniform_warp())}, {GROUP_WARPS.bit_length() - 1}", dt.i32)
+    number = m.add(first, m.constant(dt.i32, cuda_roles.CONSUMERS + 1))
+    name = "llvm.nvvm.barrier.cta.sync.aligned.count"
+    m.declarations.add(f"declare void @{name}(i32, i32)")
+    m.say(f"call void @{name}({m.typed(number)}, i32 {32 * GROUP_WARPS})")
 
 
 def settle(m: Any, sums: list[V]) -> list[V]:

@@ -100,7 +100,6 @@ class CudaTensorMachine(TensorMachine):
 
     @functools.cache  # noqa: B019
     def group_bits(self, bits: FixedBits) -> V:
-        """Like thread_bits of the warp, in a register that all lanes are known to have in common."""
         with self.in_prologue():
             warp = self.uniform_warp()
             result = self.constant(dt.i32, 0)
@@ -114,6 +113,12 @@ class CudaTensorMachine(TensorMachine):
 
     def round_tf32(self, x: V) -> V:
         return cuda_tensor.round_tf32(self, x)
+
+    def rest_of_tf32(self, x: V) -> V:
+        return cuda_tensor.rest_of_tf32(self, x)
+
+    def group_barrier(self) -> None:
+        cuda_groups.barrier(self)
 
     def join_elements(self, elements: Sequence[V]) -> V:
         return cuda_tensor.join_elements(self, elements)

@@ -12,6 +12,7 @@ from gristmill.compiler.targets import cuda_text
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 
+TF32_BITS, HALF_UNIT = 0xFFFFE000, 0x1000  # what tensor cores take of f32, and half of the last of those bits
 NAMES = {dt.f32: "tf32", dt.i8: "s8", dt.u8: "u8"}
 SUMS = {dt.f32: "f32", dt.i32: "s32", dt.f64: "f64"}
 LETTERS = {"i32": "r", "float": "f", "double": "d"}
@@ -66,6 +67,13 @@ def round_tf32(m: Any, x: V) -> V:
     """Round to the 10 bits of tf32, to nearest, ties away from zero."""
     word = m.emit(f'call i32 asm "cvt.rna.tf32.f32 $0, $1;", "=r,f"({m.typed(x)}) nounwind memory(none)', dt.u32)
     return m.bitcast(word, dt.f32)
+
+
+def rest_of_tf32(m: Any, x: V) -> V:
+    """x less its upper 19 bits, and half a unit of its own 10th bit; of infinities the NaN's bits overflow to -0."""
+    upper = m.bit_and(m.bitcast(x, dt.u32), m.constant(dt.u32, TF32_BITS))
+    rest = m.bitcast(m.subtract(x, m.bitcast(upper, dt.f32)), dt.u32)
+    return m.bitcast(m.add(rest, m.constant(dt.u32, HALF_UNIT)), dt.f32)
 
 
 def join_elements(m: Any, elements: Sequence[V]) -> V:

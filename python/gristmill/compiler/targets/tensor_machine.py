@@ -101,6 +101,18 @@ class TensorMachine(Machine):
         """The nearest f32 whose mantissa has 10 bits."""
 
     @abstractmethod
+    def rest_of_tf32(self, x: V) -> V:
+        """What tensor cores, which cut f32 to 10 bits of mantissa, leave of it, so that cutting rounds it; inf: 0."""
+
+    @abstractmethod
+    def group_barrier(self) -> None:
+        """Wait for all threads of the warpgroup, and see what they wrote to shared memory."""
+
+    @abstractmethod
+    def group_bits(self, bits: tuple[tuple[int, int], ...]) -> V:
+        """The numbers of the warp's bits that are set, combined by XOR, as one number of all lanes."""
+
+    @abstractmethod
     def join_elements(self, elements: Sequence[V]) -> V:
         """Elements side by side in a word; one of 32 bits or more is a word."""
 
@@ -126,6 +138,11 @@ class TensorMachine(Machine):
 
     def settle(self, op: Op, sums: Any) -> Any:
         return thread_products.settle(self, op, sums)
+
+    def parts(self, op: Op, a: Any, b: Any) -> list[Any]:
+        from gristmill.compiler.targets import thread_parts
+
+        return list(thread_parts.parts(self, op, (a, b)))
 
     def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
         return thread_products.product(self, op, a, b, acc)

@@ -130,20 +130,25 @@ def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
         _Operand(m, b, right(unit, layout, b.shape[0])),
     )
     left_words, right_words, size = unit.words
-    is_exact = precision == "tf32x3"  # the cores cut sums off: f32 sums are added up outside of them
-    pairs = ((1, 0), (0, 1), (0, 0)) if is_exact else ((0, 0),)
+    small: list[V] = []
+    if precision == "tf32x3":  # the cores cut sums off: those of f32 are added to the others outside of them
+        sums, small = ([m.constant(unit.summed, 0)] * len(sums) for _ in range(2))
     for depth in range(0, a.shape[1], unit.k):
         lefts = _split(_parts(m, unit, precision, take_left((0, depth))), left_words)
         rights = _split(_parts(m, unit, precision, take_right((depth, 0))), right_words)
         for i, (x, y) in enumerate(itertools.product(lefts, rights)):
-            before = sums[i * size : (i + 1) * size]
-            own = [m.constant(unit.summed, 0)] * size if is_exact else before
-            for of_left, of_right in pairs:
-                own = m.multiply_matrices(unit, x[of_left], y[of_right], own)
-            sums[i * size : (i + 1) * size] = (
-                [m.add(b, x) for b, x in zip(before, own, strict=True)] if is_exact else own
-            )
+            own = slice(i * size, (i + 1) * size)
+            sums[own] = m.multiply_matrices(unit, x[0], y[0], sums[own])
+            for of_left, of_right in ((1, 0), (0, 1)) if small else ():
+                small[own] = m.multiply_matrices(unit, x[of_left], y[of_right], small[own])
+    for part in (zero_for_nan(m, small), acc.registers) if small else ():
+        sums = [m.add(x, y) for x, y in zip(sums, part, strict=True)]
     return m.tile(layout, sums)
+
+
+def zero_for_nan(m: Any, sums: Sequence[V]) -> list[V]:
+    """Sums of small parts: those of an infinity, times 0, would hide it; NaN of others is in the large ones too."""
+    return [m.select(m.compare("==", x, x), x, m.constant(x.dtype, 0)) for x in sums]
 
 
 def settle(m: Any, op: Op, sums: Any) -> Any:
@@ -164,10 +169,9 @@ def _parts(m: Any, unit: Unit, precision: str, words: Sequence[V]) -> list[Seque
     """f32 as tf32, or as the sum of two, the larger first; other words as they are."""
     if unit.operand != dt.f32:
         return [words]
-    large = [m.round_tf32(x) for x in words]
     if precision != "tf32x3":
-        return [large]
-    return [large, [m.round_tf32(m.subtract(x, y)) for x, y in zip(words, large, strict=True)]]
+        return [[m.round_tf32(x) for x in words]]
+    return [words, [m.rest_of_tf32(x) for x in words]]  # the cores themselves take the upper bits of words
 
 
 def _split(parts: Sequence[Sequence[V]], size: int) -> list[list[Sequence[V]]]:

@@ -7,12 +7,12 @@ WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "STEP_BYTES": 128, "num_warps": 8, "num_
 LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 6, "aligned": True}
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "STEP_BYTES": 128, "num_warps": 4, "num_stages": 6, "aligned": True}
 # For all calls: elements that are not aligned come one by one, and more of them at once would not stay in registers.
-GENERAL = SMALL | {"STEP_BYTES": 64, "num_warps": 8, "aligned": False}
+GENERAL = SMALL | {"STEP_BYTES": 64, "num_warps": 8, "aligned": False, "narrow": False}
 
 
-def in_use(D, STEP_BYTES):
-    """Wide elements, which are rarer, and whose code is longer, have the tile for all calls alone."""
-    return D.itemsize == 2 or STEP_BYTES == 64
+def in_use(D, BLOCK_N, STEP_BYTES):
+    """Wide elements, which are rarer, and whose code is longer, have the tile for all calls, and f32 a larger one."""
+    return (D.itemsize == 2) | (STEP_BYTES == 64) | ((D.itemsize == 4) & (BLOCK_N == 128))
 
 
 def count(m, n, rows, columns):

@@ -1,0 +1,9 @@
+#include "../unlocked.hpp"
+
+namespace gristmill {
+
+Unlocked::Unlocked() : state_(nullptr) {}
+
+Unlocked::~Unlocked() { state_ = nullptr; }
+
+}  // namespace gristmill

@@ -1,0 +1,109 @@
+"""Products of f32 by warpgroups: of operands that lie along the depth or across it, exact or of what tf32 has."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from gristmill.compiler.compile import compile_variants
+from gristmill.compiler.targets import TARGETS
+from machines import MACHINES, kernel_of
+from test_pipeline import ops, prepared
+from test_windows_shapes import run_windows
+
+on_each = pytest.mark.parametrize("run", list((MACHINES | {"simt": pytest.param(run_windows, id="sm_90a")}).values()))
+ORDERS = [(a, b) for a in (False, True) for b in (False, True)]
+PRODUCT = """
+@gm.kernel(grid=2, num_warps={warps}, num_stages=3)
+def k(a: gm.ptr[gm.f32], b: gm.ptr[gm.f32], c: gm.ptr[gm.f32], m: gm.shape["c", 0], n: gm.shape["c", 1],
+      depth: gm.shape["a", {a_axis}]):
+    left = tl.make_tensor_descriptor(a, {a_shape}, {a_block})
+    right = tl.make_tensor_descriptor(b, {b_shape}, {b_block})
+    row = tl.program_id(0) * {rows}
+    rows, columns = row + tl.arange(0, {rows}), tl.arange(0, {columns})
+    acc = tl.zeros(({rows}, {columns}), tl.float32)
+    for start in range(0, depth, 32):
+        x = {a_load}
+        y = {b_load}
+        acc = tl.dot(x, y, acc, input_precision="{precision}")
+    tl.store(c + rows[:, None] * n + columns[None, :], acc, mask=(rows < m)[:, None] & (columns < n)[None, :])
+"""
+
+
+def product_kernel(order=(False, True), precision="tf32x3", rows=128, columns=64, warps=8):
+    """A kernel whose operands are transposes where `order` says so."""
+    a_turned, b_turned = order
+    return kernel_of(
+        PRODUCT.format(
+            **locals(),
+            a_axis=int(not a_turned),
+            a_shape="[depth, m], [m, 1]" if a_turned else "[m, depth], [depth, 1]",
+            a_block=[32, rows] if a_turned else [rows, 32],
+            a_load="left.load([start, row]).T" if a_turned else "left.load([row, start])",
+            b_shape="[n, depth], [depth, 1]" if b_turned else "[depth, n], [n, 1]",
+            b_block=[columns, 32] if b_turned else [32, columns],
+            b_load="right.load([0, start]).T" if b_turned else "right.load([start, 0])",
+        )
+    )
+
+
+def run_orders(run, kernel, order, a, b):
+    """Return a @ b, of arrays that lie as `order` says."""
+    c = np.full((a.shape[0], b.shape[1]), 77, "f4")
+    copied = run(kernel, None, *(np.ascontiguousarray(x.T) if t else x for x, t in zip((a, b), order, strict=True)), c)
+    assert run is not run_windows or copied == {"a", "b"}
+    return c
+
+
+@on_each
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "warps", "depth"), [(128, 128, 8, 160), (64, 64, 4, 32), (128, 64, 4, 100)]
+)
+def test_products_of_small_numbers_are_exact(run, order, precision, rows, columns, warps, depth):
+    rng = np.random.default_rng(depth)
+    a, b = (rng.integers(-9, 10, s).astype("f4") for s in ((rows + 4, depth), (depth, columns - 4)))
+    c = run_orders(run, product_kernel(order, precision, rows, columns, warps), order, a, b)
+    np.testing.assert_array_equal(c, a.astype("f8") @ b.astype("f8"))
+
+
+@on_each
+@pytest.mark.parametrize("order", [(False, True), (True, False)])
+def test_exact_products_lose_no_more_than_a_millionth(run, order):
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s).astype("f4") for s in ((128, 256), (256, 64)))
+    c = run_orders(run, product_kernel(order), order, a, b)
+    assert (np.abs(c - a.astype("f8") @ b) <= 1e-6 * (np.abs(a).astype("f8") @ np.abs(b))).all()
+
+
+@on_each
+@pytest.mark.parametrize("order", [(False, True), (True, False)])
+def test_infinities_and_nans_stay_what_they_are(run, order):
+    a, b = np.ones((128, 64), "f4"), np.ones((64, 64), "f4")
+    a[3, 40], a[5, 1], a[7, 2], a[9, :2] = np.inf, -np.inf, np.nan, (np.inf, -np.inf)
+    c = run_orders(run, product_kernel(order), order, a, b)
+    want = np.full((128, 64), 64.0)
+    want[[3, 5, 7, 9]] = np.array([np.inf, -np.inf, np.nan, np.nan])[:, None]
+    np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize(("precision", "terms"), [("tf32x3", 3), ("tf32", 1)])
+def test_warpgroups_multiply_every_order(order, precision, terms):
+    """One instruction a warpgroup and 8 of the depth, for each product of parts; both operands along the depth."""
+    kernel = product_kernel(order, precision)
+    aligned, *others = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_90a"])
+    text = aligned.code.decode()
+    assert len(re.findall("wgmma.mma_async[^;]*m64n64k8.f32.tf32.tf32", text)) == 4 * terms
+    assert not any("wgmma" in other.code.decode() for other in others)
+    assert len(ops(prepared(kernel), "parts")) == (precision == "tf32x3" or order != (False, True))
+
+
+def test_copies_of_the_right_operand_are_each_warpgroups_own():
+    """128 x 32 of a and, for two warpgroups, 32 x 64 of b: what is cut off, and of a tile that lies across, all."""
+    rooms = {order: ops(prepared(product_kernel(order)), "parts")[0].attributes["room"] for order in ORDERS}
+    a, b = 128 * 32 * 4, 2 * 32 * 64 * 4
+    assert rooms == {(i, j): (1 + i) * a + (2 - j) * b for i, j in ORDERS}

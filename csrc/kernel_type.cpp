@@ -49,6 +49,16 @@ PyObject* getter(PyObject* self, void*) {
     return guarded([&] { return get(*reinterpret_cast<KernelObject*>(self)->dispatcher).release().ptr(); });
 }
 
+// The object that the module has under the kernel's name.
+PyObject* backward_of(PyObject* self, void*) {
+    return guarded([&] {
+        const int backward = reinterpret_cast<KernelObject*>(self)->dispatcher->kernel().backward;
+        if (backward < 0) return Py_NewRef(Py_None);
+        const auto name = nb::cast<std::string>(nb::handle(self).type().attr("__module__"));
+        return nb::module_::import_(name.c_str()).attr(tables.kernels[static_cast<std::size_t>(backward)].name).release().ptr();
+    });
+}
+
 PyObject* repr(PyObject* self) { return getter<text_of>(self, nullptr); }
 
 PyGetSetDef attributes[] = {
@@ -61,6 +71,7 @@ PyGetSetDef attributes[] = {
     {"supported_dtypes", getter<dtypes_of>, nullptr,
      "Names of dtypes; tuples of them where there are several dtype variables.", nullptr},
     {"instances", getter<instances_of>, nullptr, nullptr, nullptr},
+    {"backward", backward_of, nullptr, "The kernel of its gradient; None if there is none.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr},
 };
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from activation import gated, gates, gelu_gates, np_gelu, np_sigmoid, within_reach
-from matmul import ACCURACY, matrix, place_of, programs_of_rows
+from matmul import ACCURACY, matrix, place_of
 from tiles import GENERAL, LARGE, SMALL, count, in_use, is_fastest, summed_in
 
 import gristmill as gm
@@ -15,6 +15,11 @@ D = gm.dtype_var("D", gm.Float)
 
 # A stage less than there would be room for: what is around the layer goes through shared memory too.
 TILES = [LARGE | {"num_stages": 5}, SMALL, GENERAL]
+
+
+def programs(n, out_size, BLOCK_M, BLOCK_N):
+    """The grid: programs go from tile to tile, as many as the device runs at once."""
+    return gm.minimum(count(out_size // n, n, BLOCK_M, BLOCK_N), gm.sm_count)
 
 
 def suits(n, depth, x_size, w_size, w_depth, bias_size, residual_size, out_size, out_columns, BLOCK_M, BLOCK_N):
@@ -28,7 +33,7 @@ def suits(n, depth, x_size, w_size, w_depth, bias_size, residual_size, out_size,
     configs=[gm.Config(**tile) for tile in TILES],
     ACTIVATION=["none", "relu", "gelu", "silu"],
     where=in_use,
-    grid=programs_of_rows,
+    grid=programs,
     pick=suits,
 )
 def linear_activated(

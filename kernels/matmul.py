@@ -10,37 +10,43 @@ D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
+# PAIRED: two programs share a multiprocessor, so that one computes while the other one stores.
+PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_stages": 3, "blocks_per_sm": 2}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True},
     {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True},
     {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True},
+    {**PAIR, "aligned": True},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True},
     SMALL,
 ]
+TILES = [{"PAIRED": False, **tile} for tile in TILES]
 CONFIGS = [gm.Config(**tile, A_TURNED=False, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TILES]
 TURNED = [{**tile, "A_TURNED": True, "aligned": True} for tile in TILES]
 CONFIGS += [gm.Config(**tile, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TURNED]
 # Other strides, and turned rows that are not aligned, come element by element: one configuration is enough for them.
-CONFIGS += [gm.Config(**SMALL, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
+CONFIGS += [gm.Config(**SMALL, PAIRED=False, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
 
 
-def fits(D, BLOCK_M, BLOCK_N):
+def fits(D, BLOCK_M, BLOCK_N, PAIRED):
     """Whether a tile's sums and steps fit: wide elements take smaller tiles, of fewer kinds."""
     size = BLOCK_M * BLOCK_N * D.itemsize
-    return size <= 65536 if D.itemsize == 2 else size == 65536 or BLOCK_M * BLOCK_N == 4096
+    return size <= 65536 if D.itemsize == 2 else not PAIRED and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
 
 
-def in_use(D, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
-    """What fits; where `a` is turned, which is rarer, one tile for all shapes."""
-    is_common = (64, 64) if D.itemsize > 2 or ANY_STRIDES else (128, 128)
-    return fits(D, BLOCK_M, BLOCK_N) and (not A_TURNED or is_common == (BLOCK_M, BLOCK_N))
+def in_use(D, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, PRECISION):
+    """What fits; where `a` is turned, which is rarer, one tile for all shapes. Only f32 has a choice of precision."""
+    is_common = not PAIRED and BLOCK_M == BLOCK_N == (64 if D.itemsize == 8 else 128)
+    is_rough = PRECISION == "tf32"
+    is_fit = fits(D, BLOCK_M, BLOCK_N, PAIRED) or (is_rough and BLOCK_N == 256)
+    return is_fit and (D.itemsize == 4 or not is_rough) and (not A_TURNED or is_common)
 
 
-def programs(m, n, BLOCK_M, BLOCK_N):
+def programs(m, n, BLOCK_M, BLOCK_N, PAIRED):
     """The grid: programs go from tile to tile, as many as the device runs at once."""
-    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.sm_count)
+    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.where(PAIRED, 2 * gm.sm_count, gm.sm_count))
 
 
 def suits(
@@ -56,30 +62,38 @@ def suits(
     return is_matrix & agrees & (ANY_STRIDES | is_dense)
 
 
-def is_best(m, n, BLOCK_M, BLOCK_N, A_TURNED, ANY_STRIDES):
+def is_best(m, n, depth, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, ANY_STRIDES):
     """Whether a tile is the one to take, where there are several."""
-    return ANY_STRIDES | A_TURNED | is_fastest(m, n, BLOCK_M, BLOCK_N)
+    return ANY_STRIDES | A_TURNED | is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED)
 
 
-def is_fastest(m, n, BLOCK_M, BLOCK_N):
+def is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
     """Whether no tile takes less time; of the last two, which all dtypes have, whether the other one does not."""
-    small, medium = time(m, n, 64, 64), time(m, n, 128, 128)
-    least = gm.minimum(small, medium)
+    small, medium = time(m, n, depth, 64, 64), time(m, n, depth, 128, 128)
+    least = gm.minimum(gm.minimum(small, medium), time_of_pairs(m, n, depth))
     for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
-        least = gm.minimum(least, time(m, n, rows, columns))
-    is_least = time(m, n, BLOCK_M, BLOCK_N) <= gm.where((BLOCK_M == 128) & (BLOCK_N == 128), small, least)
+        least = gm.minimum(least, time(m, n, depth, rows, columns))
+    own = gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
+    is_least = own <= gm.where((BLOCK_M == 128) & (BLOCK_N == 128) & ~PAIRED, small, least)
     return ((BLOCK_M == 64) & (BLOCK_N == 64)) | is_least
 
 
-def time(m, n, rows, columns):
+def time(m, n, depth, rows, columns):
     """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile.
 
-    An element costs more where instructions are narrow, or share less of what they read.
+    An element costs more where instructions are narrow, or share less of what they read; what comes before and behind
+    the depth of a tile takes as long as 64 of it.
     """
     cost = gm.where(rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 101, 104)), 102)
     cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
-    return rounds * (rows * columns * cost)
+    return rounds * (rows * columns * cost) * (depth + 64)
+
+
+def time_of_pairs(m, n, depth):
+    """The same for two programs a multiprocessor, of which one computes what the other one waits."""
+    rounds = 2 * gm.cdiv(gm.cdiv(m, 128) * gm.cdiv(n, 128), 2 * gm.sm_count)
+    return rounds * (128 * 128 * 108) * gm.maximum(depth, 1)
 
 
 def is_worth_copies(m, n, depth):
@@ -91,7 +105,17 @@ def is_worth_copies(m, n, depth):
 KEY = ["m", "n", "depth", "a_column == 1", "b_column == 1"]
 
 
-@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY, padded=is_worth_copies)
+@gm.kernel(
+    configs=CONFIGS,
+    PRECISION=["exact", "tf32"],
+    where=in_use,
+    grid=programs,
+    pick=suits,
+    prefer=is_best,
+    key=KEY,
+    padded=is_worth_copies,
+    backward="matmul_backward",
+)
 def matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -113,32 +137,41 @@ def matmul(
     out_column: gm.stride["out", 1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    PAIRED: gm.constexpr,
     A_TURNED: gm.constexpr,
     B_TURNED: gm.constexpr,
     ANY_STRIDES: gm.constexpr,
+    PRECISION: gm.constexpr,
 ):
     """out = a @ b for matrices of shapes [m, depth], [depth, n] and [m, n], of one dtype.
 
     Rows may be farther apart than they are long, and a or b the transpose of such an array (`w.T`); other strides are
     slower. Large matrices whose rows are not aligned to 16 bytes are copied so that they are. Sums are f32, or f64 for
-    f64, and rounded once; the products of f32 have its accuracy. The gradients are `matmul(dout, b.T, da)` and
-    `matmul(a.T, dout, db)`.
+    f64, and rounded once. The products of f32 have its accuracy; with `PRECISION="tf32"` devices multiply 11 bits of
+    each element, which is faster.
     """
     if ANY_STRIDES:
-        scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, BLOCK_M, BLOCK_N, D)
+        places = (a_row, a_column, b_row, b_column, out_row, out_column)
+        scattered(a, b, out, places, m, n, depth, BLOCK_M, BLOCK_N, D, precision_of(PRECISION))
     else:
         left = matrix(a, m, depth, a_row, a_column, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), A_TURNED)
         right = matrix(b, depth, n, b_row, b_column, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, B_TURNED)
         to = matrix(out, m, n, out_row, 1, BLOCK_M, BLOCK_N, False)
         for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
-            sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, A_TURNED, B_TURNED)
+            how = precision_of(PRECISION)
+            sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, A_TURNED, B_TURNED, how)
             to.store([row, column], sums)
 
 
-def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N):
+def precision_of(PRECISION):
+    """What `tl.dot` calls it."""
+    return "tf32x3" if PRECISION == "exact" else "tf32"
+
+
+def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N, PAIRED):
     """As `programs`, for all rows of an array of any rank."""
-    return programs(out_size // n, n, BLOCK_M, BLOCK_N)
+    return programs(out_size // n, n, BLOCK_M, BLOCK_N, PAIRED)
 
 
 def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns):
@@ -148,9 +181,9 @@ def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_colum
     return is_layer & agrees
 
 
-def is_best_of_rows(n, out_size, BLOCK_M, BLOCK_N):
+def is_best_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PAIRED):
     """As `is_fastest`, for all rows of an array of any rank."""
-    return is_fastest(out_size // n, n, BLOCK_M, BLOCK_N)
+    return is_fastest(out_size // n, n, depth, BLOCK_M, BLOCK_N, PAIRED)
 
 
 @gm.kernel(
@@ -160,6 +193,7 @@ def is_best_of_rows(n, out_size, BLOCK_M, BLOCK_N):
     pick=suits_rows,
     prefer=is_best_of_rows,
     key=["out_size // n", "n", "depth"],
+    backward="linear_backward",
 )
 def linear(
     x: gm.ptr[D],
@@ -176,11 +210,12 @@ def linear(
     out_columns: gm.shape["out", -1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
+    PAIRED: gm.constexpr,
 ):
     """out = x @ w.T + bias along the last axis, for contiguous arrays of one dtype.
 
     The shapes are [..., depth], [n, depth], [n] and [..., n]. Sums are as those of `matmul`, rounded once with the
-    bias. The gradients by x and w are `matmul(dout, w, dx)` and `matmul(dout.T, x, dw)`, of rows in one matrix.
+    bias.
     """
     m = out_size // n
     left = matrix(x, m, depth, depth, 1, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), False)
@@ -221,20 +256,20 @@ def regular(length):
     return length * 0
 
 
-def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED):
+def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED, PRECISION="tf32x3"):
     """The sums of one tile; some are computed as their transposes, since instructions have 64 rows."""
     SUMMED: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
     if is_swapped(ROWS):
         sums = tl.zeros((COLUMNS, padded(ROWS)), SUMMED)
         for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
             y = right.load([column, start]) if RIGHT_TURNED else right.load([start, column]).T
-            sums = tl.dot(y, left.load([row, start]).T, sums)
+            sums = tl.dot(y, left.load([row, start]).T, sums, PRECISION)
         return sums.T
     sums = tl.zeros((ROWS, padded(COLUMNS)), SUMMED)
     for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
         x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
         y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
-        sums = tl.dot(x, y, sums)
+        sums = tl.dot(x, y, sums, PRECISION)
     return sums
 
 
@@ -248,8 +283,9 @@ def padded(size):
     return 256 if size > 128 else size
 
 
-def scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, m, n, depth, ROWS, COLUMNS, dtype):
-    """The product of matrices whose elements lie anywhere."""
+def scattered(a, b, out, places, m, n, depth, ROWS, COLUMNS, dtype, PRECISION):
+    """The product of matrices whose elements lie anywhere: `places` are their strides along rows and columns."""
+    a_row, a_column, b_row, b_column, out_row, out_column = places
     STEP: tl.constexpr = 64 // dtype.itemsize
     for tile in range(tl.program_id(0), tl.cdiv(m, ROWS) * tl.cdiv(n, COLUMNS), tl.num_programs(0)):
         row, column = place_of(tile, m, n, ROWS, COLUMNS)
@@ -261,9 +297,9 @@ def scattered(a, a_row, a_column, b, b_row, b_column, out, out_row, out_column, 
             right = b + steps[:, None] * b_row + columns[None, :] * b_column
             x = tl.load(left, mask=(rows[:, None] < m) & (steps[None, :] < depth))
             y = tl.load(right, mask=(steps[:, None] < depth) & (columns[None, :] < n))
-            sums = tl.dot(x, y, sums)
-        places = rows[:, None] * out_row + columns[None, :] * out_column
-        tl.store(out + places, sums, mask=(rows[:, None] < m) & (columns[None, :] < n))
+            sums = tl.dot(x, y, sums, PRECISION)
+        targets = rows[:, None] * out_row + columns[None, :] * out_column
+        tl.store(out + targets, sums, mask=(rows[:, None] < m) & (columns[None, :] < n))
 
 
 # ---- reference and cases -------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from matmul import matrix, place_of, programs
+from matmul import matrix, place_of
 
 import gristmill as gm
 import gristmill.language as tl
@@ -19,6 +19,11 @@ CONFIGS = [
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6, narrow=False),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=4, num_stages=3, narrow=False),
 ]
+
+
+def programs(m, n, BLOCK_M, BLOCK_N):
+    """The grid: programs go from tile to tile, as many as the device runs at once."""
+    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.sm_count)
 
 
 def suits(

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gristmill.errors import DeclarationError, GristmillError, Position
 from gristmill.positions import raised_position, show_path, shown_from
@@ -147,7 +147,8 @@ def check_symbols(kernels: Sequence[Kernel]) -> None:
 def check_pairs(kernels: Sequence[Kernel]) -> None:
     """Check the kernels of a package together: their names and symbols, and each `backward` with the kernel it names.
 
-    A pair must come in the same dtypes and constants. Raises DeclarationError, at `backward`, that says what differs.
+    A pair must come in the same dtypes and constants; where configurations set constants, in the same dtypes. Raises
+    DeclarationError, at `backward`, that says what differs.
     """
     check_names(kernels)
     check_symbols(kernels)
@@ -166,16 +167,18 @@ def check_pairs(kernels: Sequence[Kernel]) -> None:
 
 def _difference(forward: Kernel, backward: Kernel) -> str | None:
     """Return what differs between the choices of two kernels; None if they are the same."""
-    for what, ours, theirs in (
-        ("dtypes", dict(forward.dtype_vars), dict(backward.dtype_vars)),
-        ("constants", dict(forward.constants), dict(backward.constants)),
-    ):
+    choices: list[tuple[str, dict[str, Any], dict[str, Any]]]
+    choices = [("dtypes", dict(forward.dtype_vars), dict(backward.dtype_vars))]
+    has_own = bool(forward.configured or backward.configured) and forward.constant_names != backward.constant_names
+    if not has_own:
+        choices.append(("constants", dict(forward.constants), dict(backward.constants)))
+    for what, ours, theirs in choices:
         if list(ours) != list(theirs):
             return f"{what} {_listed(ours)} and {_listed(theirs)}"
         for name in ours:
             if set(map(repr, ours[name])) != set(map(repr, theirs[name])):
                 return f"{name} is {_listed(ours[name])} and {_listed(theirs[name])}"
-    missing = _combinations(forward) ^ _combinations(backward)
+    missing = set() if has_own else _combinations(forward) ^ _combinations(backward)
     return f"only one of them has {min(missing)}" if missing else None
 
 

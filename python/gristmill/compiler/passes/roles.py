@@ -103,10 +103,14 @@ def _set_stages(plans: list[Plan], function: Function) -> None:
 
 
 def _holds_much(plan: Plan, function: Function) -> bool:
-    """Whether consumers need more registers than an equal share: for sums, and those that are not added yet."""
-    products = [s for s in plan.loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
-    sums = [op.results[0].type.elements // (32 * function.num_warps) for op in products if op.attributes["is_promoted"]]
-    return sum(sums) > MOST_PROMOTED
+    """Whether consumers need more registers than an equal share: for sums, those that are not added yet, and tiles that
+    they turn."""
+    ops = [s for s in plan.loop.body.statements if isinstance(s, Op)]
+    products = [op for op in ops if op.row.anchor_layout]
+    turned = any(any(op.attributes.get("across", ())) for op in ops)
+    sums = {op: op.results[0].type.elements // (32 * function.num_warps) for op in products}
+    promoted = sum(count for op, count in sums.items() if op.attributes["is_promoted"])
+    return promoted > MOST_PROMOTED or (turned and sum(sums.values()) + promoted > MOST_PROMOTED)
 
 
 def _least(plan: Plan) -> int:

@@ -7,7 +7,7 @@ instructions read, so that one computes while another copies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from gristmill.compiler.targets.thread_products import Shared
 from gristmill.compiler.tensor import CHUNK_BYTES, GROUP_ROWS, GROUP_WARPS, panel_bytes, panels, powers
 
 WIDTH = CHUNK_BYTES // 4  # elements that are written at once
+MOST_WORDS = 48  # of a thread between reading and writing
 Write = tuple[Shared, V, list[V]]  # elements side by side, and where they go
 DEPTHS = (1, 0)  # the axis of the depth: of the left operand, of the right one
 
@@ -50,18 +51,26 @@ def terms(a: Any, b: Any) -> list[tuple[Shared, Shared]]:
 def parts(m: Any, op: Op, tiles: Sequence[Shared]) -> list[Parts]:
     """Make the copies of both operands: they are there for the warpgroup that made them.
 
-    All is read before anything is written, so that no read waits for the one before.
+    Much is read before anything is written, so that no read waits for the one before.
     """
     made = [_rooms(m, op, side, tile) for side, tile in enumerate(tiles)]
+    m.group_barrier()  # what is there has been read
     writes: list[Write] = []
     for side, (tile, own) in enumerate(zip(tiles, made, strict=True)):
-        writes += (_read_across if op.attributes["across"][side] else _read_along)(m, side, tile, own)
-    m.group_barrier()  # what is there has been read
-    for room, index, words in writes:
-        m.shared_store_wide(room.memory, m.add_index(index, room.start), words)
+        for write in (_read_across if op.attributes["across"][side] else _read_along)(m, side, tile, own):
+            writes.append(write)
+            if len(writes) * WIDTH == MOST_WORDS:
+                _write(m, writes)
+    _write(m, writes)
     m.show_tensor_cores()
     m.group_barrier()
     return made
+
+
+def _write(m: Any, writes: list[Write]) -> None:
+    for room, index, words in writes:
+        m.shared_store_wide(room.memory, m.add_index(index, room.start), words)
+    writes.clear()
 
 
 def _rooms(m: Any, op: Op, side: int, tile: Shared) -> Parts:
@@ -80,36 +89,33 @@ def _rooms(m: Any, op: Op, side: int, tile: Shared) -> Parts:
     return Parts(rooms[0] if is_across else tile, rooms[-1] if has_low else None)
 
 
-def _read_along(m: Any, side: int, tile: Shared, own: Parts) -> list[Write]:
+def _read_along(m: Any, side: int, tile: Shared, own: Parts) -> Iterator[Write]:
     """What is left of a tile that lies along the depth goes to the same places."""
     if own.low is None:
-        return []
+        return
     depth = DEPTHS[side]
     chunks = [c << WIDTH.bit_length() - 1 for c in powers(1, tile.shape[depth] // WIDTH)]
     layout = _layout(m, side, tile.shape, [_on(depth, c) for c in chunks] + _outer(m, side, tile.shape))
-    found: list[Write] = []
     for _, index in m.positions(layout, _wide(own.low, depth)):
         place = m.add_index(index, tile.start) if tile.start is not None else index
         words = m.shared_load_wide(tile.memory, place, tile.dtype, WIDTH)
-        found.append((own.low, index, [m.rest_of_tf32(x) for x in words]))
-    return found
+        yield own.low, index, [m.rest_of_tf32(x) for x in words]
 
 
-def _read_across(m: Any, side: int, tile: Shared, own: Parts) -> list[Write]:
+def _read_across(m: Any, side: int, tile: Shared, own: Parts) -> Iterator[Write]:
     """A tile that lies across the depth is turned, and what is left of it: a warp reads a row of banks at once."""
     depth, outer = DEPTHS[side], _outer(m, side, tile.shape)
     chunks = [c << WIDTH.bit_length() - 1 for c in powers(1, tile.shape[depth] // WIDTH)]
     layout = _layout(m, side, tile.shape, [*outer[:LANE_BITS], *(_on(depth, c) for c in chunks), *outer[LANE_BITS:]])
     source, target = dict(m.positions(layout, tile.arrangement)), _wide(own.high, depth)
-    group, found = target.group(layout), list[Write]()
+    group = target.group(layout)
     for register, index in m.positions(layout, target):
         places = [source[register ^ other] for other in group]
         at = places if tile.start is None else [m.add_index(p, tile.start) for p in places]
         words = [m.shared_load(tile.memory, place, tile.dtype) for place in at]
-        found.append((own.high, index, words))
+        yield own.high, index, words
         if own.low is not None:
-            found.append((own.low, index, [m.rest_of_tf32(x) for x in words]))
-    return found
+            yield own.low, index, [m.rest_of_tf32(x) for x in words]
 
 
 def _wide(room: Shared, depth: int) -> Any:

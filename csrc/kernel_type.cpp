@@ -55,7 +55,8 @@ PyObject* backward_of(PyObject* self, void*) {
         const int backward = reinterpret_cast<KernelObject*>(self)->dispatcher->kernel().backward;
         if (backward < 0) return Py_NewRef(Py_None);
         const auto name = nb::cast<std::string>(nb::handle(self).type().attr("__module__"));
-        return nb::module_::import_(name.c_str()).attr(tables.kernels[static_cast<std::size_t>(backward)].name).release().ptr();
+        const char* gradient = tables.kernels[static_cast<std::size_t>(backward)].name;
+        return nb::object(nb::module_::import_(name.c_str()).attr(gradient)).release().ptr();
     });
 }
 

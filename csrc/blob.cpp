@@ -37,7 +37,7 @@ std::shared_ptr<const std::string> decompress(const Image& image, std::int64_t e
 
 // A stream holds a kernel's cubins, of which a device needs one: what is before it comes with it. Or its PTX, of which a
 // device needs more and more: all of it comes, and stays. The GIL guards the map.
-std::shared_ptr<const std::string> stream_of(const Image& image) {
+std::shared_ptr<const std::string> unpacked_stream(const Image& image) {
     if (image.kind == ImageKind::cubin) return decompress(image, image.start + image.raw_size);
     static std::map<std::uint32_t, std::shared_ptr<const std::string>> streams;
     if (const auto found = streams.find(image.offset); found != streams.end()) return found->second;
@@ -51,7 +51,7 @@ const std::string& image_bytes(std::uint16_t index) {
     static std::vector<std::unique_ptr<const std::string>> images(tables.images.size());
     if (images[index]) return *images[index];
     const Image& image = tables.images[index];
-    const auto stream = stream_of(image);
+    const auto stream = unpacked_stream(image);
     auto fresh = std::make_unique<const std::string>(stream->substr(image.start, image.raw_size));
     if (!images[index]) images[index] = std::move(fresh);
     return *images[index];

@@ -12,7 +12,7 @@ struct Multiprocessor {
     int sm, threads, blocks, shared_kb, reserved_bytes;  // reserved: of shared memory, for each block
 };
 
-constexpr std::array<Multiprocessor, 11> multiprocessors{{
+constexpr std::array<Multiprocessor, 11> multiprocessor_rows{{
     {75, 1024, 16, 64, 0},
     {80, 2048, 32, 164, 1024},
     {86, 1536, 16, 100, 1024},
@@ -34,7 +34,7 @@ constexpr int rounded_up(int number, int unit) { return (number + unit - 1) / un
 // The row, or that of the next lower minor version.
 const Multiprocessor* find(int sm) {
     const Multiprocessor* found = nullptr;
-    for (const Multiprocessor& row : multiprocessors)
+    for (const Multiprocessor& row : multiprocessor_rows)
         if (row.sm / 10 == sm / 10 && row.sm <= sm) found = &row;
     return found;
 }

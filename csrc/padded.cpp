@@ -13,7 +13,7 @@ constexpr std::size_t row_bytes = 128;  // copies' rows are multiples of it: a c
 
 std::size_t round_up(std::size_t size) { return (size + row_bytes - 1) / row_bytes * row_bytes; }
 
-bool is_aligned(const View& view, std::size_t pitch) {
+bool has_aligned_rows(const View& view, std::size_t pitch) {
     return reinterpret_cast<std::uintptr_t>(view.data) % aligned_bytes == 0 && pitch % aligned_bytes == 0;
 }
 
@@ -60,7 +60,7 @@ bool PaddedArguments::add(const KernelIndex& index, std::size_t parameter) {
     const bool is_matrix = given.rank == 2 && index.slot(parameter).is_strided && given.count > 0;
     const int inner = is_matrix ? inner_axis(given) : -1;
     const auto original_pitch = inner < 0 ? 0 : static_cast<std::size_t>(stride_in_bytes(given, 1 - inner));
-    if (is_aligned(given, original_pitch)) return inner >= 0 || !is_matrix;
+    if (has_aligned_rows(given, original_pitch)) return inner >= 0 || !is_matrix;
     if (inner < 0 || count_ == matrices_.size()) return false;
     const Parameter& declared = index.kernel.parameters[parameter];
     Matrix& matrix = matrices_[count_++];

@@ -30,7 +30,7 @@ Value field(const nb::dict& from, const char* name) {
     if (!from.contains(name))
         throw Failure(ErrorKind::value, {.what = concat("tuned table: there is no `", name, "`"), .fix = fix_file});
     const nb::object value = from[name];
-    Value result;
+    Value result{};
     if (nb::try_cast(value, result)) return result;
     throw Failure(ErrorKind::value, {.what = concat("tuned table: `", name, "` is something else"),
                                      .found = nb::repr(value).c_str(),

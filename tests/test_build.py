@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from build_fakes import PTX, write_project
+from build_fakes import KERNELS, PTX, write_project
 from gristmill.build.cache import Cache
 from gristmill.build.ptxas import AssemblyError, assemble, find_ptxas, join_entries, strip_comments
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
+from gristmill.build.sources import kernel_digests
 from gristmill.errors import BuildError
+from gristmill.load import load_kernels
 
 TARGETS = ("sm_80", "sm_90a", "x86-64-v2", "x86-64-v3")
-OUTPUTS = ("tables.cpp", "images.cpp", "images.bin", "libhost.a", "_kernels.pyi")
+OUTPUTS = ("tables.cpp", "images.cpp", "images.bin", "libhost.a", "_kernels.pyi", "pkg._kernels.cdx.json")
 needs_ptxas = pytest.mark.skipif(not find_ptxas(), reason="the package nvidia-cuda-nvcc-cu12 is not installed")
 
 
@@ -146,10 +148,41 @@ def test_a_changed_kernel_file_rebuilds_only_itself(tmp_path, capsys):
     other.write_text(f"import gristmill as gm\n\n\n{declaration}")
     sources = (tmp_path / "kernels" / "gelu.py", other)
     build(tmp_path, cache=tmp_path / "cache", sources=sources)
-    other.write_text(f"import gristmill as gm\n\n# A comment.\n{declaration}")
+    other.write_text(f"import gristmill as gm\n\n{declaration.replace('pass', 'return')}")
     capsys.readouterr()
     build(tmp_path, cache=tmp_path / "cache", sources=sources)
     assert "36 jobs (32 cached)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "cached"),
+    [
+        ("    pass\n", "    return\n", 16),  # of gelu_backward
+        ("@gm.kernel", "# a comment\n@gm.kernel", 32),
+        ('"gelu"', '"GELU"', 16),  # of gelu_forward
+        ("SCALE\n", "SCALE\n\nOTHER = 1\n", 0),
+        ("SCALE\n", "SCALE\n\nOTHER = lambda: gelu_forward\n", 0),
+    ],
+)
+def test_of_several_kernels_in_a_file_those_that_changed_are_rebuilt(tmp_path, capsys, old, new, cached):
+    settings = settings_for(tmp_path)
+    file = tmp_path / "kernels" / "gelu.py"
+    for text in (KERNELS, KERNELS.replace(old, new)):
+        file.write_text(text)
+        capsys.readouterr()
+        build_module(settings, compiler="build_fakes:compile_fake", cache=Cache(tmp_path / "cache"))
+    assert f"32 jobs ({cached} cached)" in capsys.readouterr().out
+
+
+def test_a_kernel_depends_on_another_that_it_names(tmp_path):
+    declaration = "@gm.kernel(grid=1)\ndef {}(x: gm.ptr[gm.f32]):\n    {}\n\n\n"
+    file = tmp_path / "k.py"
+    digests = []
+    for body in ("pass", "return"):
+        kernels = [("one", body), ("two", "one"), ("three", "pass")]
+        file.write_text("import gristmill as gm\n\n\n" + "".join(declaration.format(*kernel) for kernel in kernels))
+        digests.append(kernel_digests(load_kernels(file, tmp_path), tmp_path))
+    assert [digests[0][name] == digests[1][name] for name in ("one", "two", "three")] == [False, False, True]
 
 
 def test_a_changed_import_rebuilds_its_kernels(tmp_path, capsys):
@@ -175,6 +208,8 @@ def test_the_depfile_lists_sources_imports_and_the_compiler(tmp_path):
     assert target == f"{folder / 'out' / 'tables.cpp'}:"
     assert {str(folder / "kernels" / name) for name in ("gelu.py", "helper.py")} <= set(inputs)
     assert {"embed.py", "declare.py", "ir.py"} <= {Path(path).name for path in inputs}
+    assert str(Path(sys.executable).resolve()) in inputs
+    assert [path for path in inputs if re.search(r"llvmlite-[^/]*\.dist-info/METADATA$", path)]
 
 
 def test_stripped_ptx_has_only_code():

@@ -12,6 +12,7 @@ from build_fakes import MAP, artifact
 from gristmill.build.cache import Cache, default_folder, make_key, write_atomically, write_if_changed
 from gristmill.build.code import pack_codes, unpack_codes
 from gristmill.build.sources import compiler_files
+from gristmill.errors import BuildError
 
 KEY = make_key("a key")
 
@@ -60,6 +61,23 @@ def test_a_cache_within_its_limit_is_left_alone(tmp_path):
     cache.put(KEY, bytes(900))
     cache.trim()
     assert cache.get(KEY) == bytes(900)
+
+
+def test_what_killed_builds_left_is_deleted(tmp_path):
+    cache = Cache(tmp_path, limit_bytes=1000)
+    cache.put(KEY, bytes(900))
+    left, written = (tmp_path / KEY[:2] / f".writing-{name}" for name in ("left", "written"))
+    for path in (left, written):
+        path.write_bytes(bytes(900))
+    os.utime(left, (1000, 1000))
+    cache.trim()
+    assert [path.exists() for path in (left, written)] == [False, True]
+    assert cache.get(KEY)
+
+
+def test_a_limit_that_is_no_number_says_what_to_write():
+    with pytest.raises(BuildError, match="found `1G`\n  fix: write 0"):
+        Cache.from_environment({"GRISTMILL_CACHE_BYTES": "1G"})
 
 
 def test_the_environment_chooses_folder_and_limit(tmp_path):

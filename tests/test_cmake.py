@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_wrong_use_says_what_to_write(tmp_path, call, message):
         ("# none", "", "Python was not looked for"),
         (PYTHON, "TARGETS sm_81", "unknown target `sm_81` fix: use one of sm_75, sm_80,"),
         (PYTHON, "TARGETS ptx", "unknown target `ptx` fix: use one of sm_75, sm_80,"),
-        (PYTHON, f"TARGETS {FOREIGN}", f"this project is not compiled for {FOREIGN}, which is in TARGETS fix: leave"),
+        (PYTHON, f"TARGETS {FOREIGN}", f"`{FOREIGN}` is not code for {platform.machine().lower()} fix: name"),
         (PYTHON, "CUBINS 2", "CUBINS is AUTO, ON or OFF, found `2` fix: write CUBINS AUTO"),
         (PYTHON, "SPILLS no", "SPILLS is WARN or ERROR, found `NO` fix: write SPILLS WARN"),
         (PYTHON, "CUBINS OFF SPILLS ERROR", "spills were to be errors, but only ptxas tells of them"),
@@ -138,6 +139,11 @@ def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, pac
     assert "Generating done" in said, said
     assert "[1/1] touch sm_80" in ninja(project)
     assert "no work to do" in ninja(project)
+    os.utime(project / "k.py")
+    said = ninja(project)
+    assert "[1/1] touch sm_80" in said
+    assert "Linking" not in said
+    assert "no work to do" in ninja(project)
     (project / "k.py").write_text(KERNEL.replace("pass", "return"))
     assert "Linking" in ninja(project)
     assert "no work to do" in ninja(project)
@@ -154,6 +160,16 @@ def test_a_project_is_built_installed_and_rebuilt_only_for_changes(tmp_path, pac
     assert installed_source(project) == good[good.index("@") :]  # what is there is whole
     (project / "k.py").write_text(good)
     assert "Compiling the kernels" in ninja(project)
+
+
+def test_a_module_over_the_limit_fails_with_the_table(tmp_path, package_with_small_launcher, monkeypatch):
+    monkeypatch.setenv("GRISTMILL_CACHE_DIR", str(tmp_path / "cache"))
+    limited = f"set(GRISTMILL_MAX_WHEEL_MB 0.1)\n{DEMO}"
+    configure(tmp_path, limited, python=PYTHON, root=package_with_small_launcher)
+    said = ninja(tmp_path, "demo_kernels/tables.cpp", fails=True)
+    assert re.search(r"^  touch +2 ", said, re.MULTILINE)
+    assert "0.1 MB are allowed\n  fix: declare fewer dtypes, constants or configurations of `touch`" in said
+    assert not (tmp_path / "build" / "demo_kernels" / "tables.cpp").exists()
 
 
 @pytest.mark.parametrize(
@@ -178,8 +194,9 @@ def test_a_wrong_kernel_is_one_error_and_leaves_nothing(tmp_path, package_with_s
     assert {path.name for path in (tmp_path / "build" / "demo_kernels").glob("*")} <= {"build.log"}
 
 
-def ninja(project: Path, *, fails: bool = False) -> str:
-    done = subprocess.run([NINJA, "-C", str(project / "build")], capture_output=True, text=True, check=False)
+def ninja(project: Path, *targets: str, fails: bool = False) -> str:
+    command = [NINJA, "-C", str(project / "build"), *targets]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -16,7 +16,7 @@ from gristmill.build.cache import Cache
 from gristmill.build.code import Code
 from gristmill.build.embed import IMAGES_CPP, Spans, TablesWriter, archive, pack_images, quote
 from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, ImageRow, Manifest, unify_symbols
-from gristmill.build.plain import write_plain_images
+from gristmill.build.plain import unpack_images
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
 from gristmill.errors import BuildError
@@ -217,15 +217,14 @@ def test_variants_merged_on_all_targets_stay_merged():
     assert all(found == [code] * 3 for found in unified.values())
 
 
-def test_a_library_holds_the_same_images_without_compression(tmp_path):
+def test_a_library_holds_the_same_images_without_compression():
     images = [ImageRow("cubin", 80, "", 0, bytes([i]) * 100, f"k{i}", "group") for i in range(3)]
     images += [ImageRow("ptx", 80, "", 70, b".version 7.0\n", "p"), ImageRow("cubin", 90, "a", 0, b"", "e")]
     blob, placed = pack_images(images)
-    write_plain_images(blob, ((place.offset, place.size) for place in placed), tmp_path)
-    content, text = (tmp_path / "plain_images.bin").read_bytes(), (tmp_path / "plain_images.cpp").read_text()
-    starts = {int(offset): int(start) for offset, start in re.findall(r"\{(\d+), (\d+)\}", text)}
+    plain = unpack_images(blob, ((place.offset, place.size) for place in placed))
+    starts = {int(offset): int(start) for offset, start in re.findall(r"\{(\d+), (\d+)\}", plain.code)}
     assert list(starts) == sorted({place.offset for place in placed})
-    assert f"{{streams, {len(starts)}}}" in text
+    assert f"{{streams, {len(starts)}}}" in plain.code
     for image, place in zip(images, placed, strict=True):
         first = starts[place.offset] + place.start
-        assert content[first : first + len(image.data)] == image.data
+        assert plain.content[first : first + len(image.data)] == image.data

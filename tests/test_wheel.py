@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -41,6 +42,19 @@ def test_it_stays_small():
 def test_it_carries_the_licences_of_what_is_compiled_in():
     names = {path.name for path in FILES if "licenses" in path.parts}
     assert names >= {"LICENSE", "nanobind-BSD-3-Clause.txt", "robin_map-MIT.txt"}
+
+
+def test_it_says_what_is_compiled_in():
+    (file,) = (path for path in FILES if path.parent.name == "sboms")
+    document = json.loads(file.read_text())
+    assert file.name == "gristmill.kernels._native.cdx.json"
+    assert document["metadata"]["component"]["purl"] == f"pkg:pypi/gristmill@{DISTRIBUTION.version}"
+    assert {part["name"] for part in document["components"]} >= {
+        "nanobind",
+        "robin-map",
+        "images",
+        "kernels/softmax.py",
+    }
 
 
 def test_other_projects_find_cmake_and_launcher():

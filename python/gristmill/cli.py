@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -34,6 +35,8 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="command")
     _add_build(commands)
+    wheels = _add(commands, "check-wheel", check_wheels, "check built wheels before they are published")
+    wheels.add_argument("wheels", nargs="+", type=Path, metavar="FILE", help="dist/*.whl")
     _add_explain(commands)
     ops = _add(commands, "ops", list_operations, "list the operations of the language")
     ops.add_argument("--json", action="store_true", help="name, family, signature, dtypes and machines of each")
@@ -67,6 +70,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--package", default="kernels", help="name of the distribution, for `info`")
     parser.add_argument("--version", default="0", help="version of the distribution, for `info`")
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
+    parser.add_argument("--processor", help="that the module is compiled for, as in aarch64; default: this one")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
     parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
     parser.add_argument("--tuning", action="append", default=[], type=Path, metavar="FILE", help="a tuned table")
@@ -76,6 +80,10 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--library", action="store_true", help="also write the images of a C library")
     parser.add_argument("--check", action="store_true", help="only say what is wrong with these options")
     parser.add_argument("--workers", type=int, help="processes; default: CMAKE_BUILD_PARALLEL_LEVEL or all CPUs")
+    executor = "compile elsewhere: `module:factory` of a concurrent.futures executor"
+    parser.add_argument("--executor", default=os.environ.get("GRISTMILL_EXECUTOR", ""), help=executor)
+    limit = os.environ.get("GRISTMILL_MAX_WHEEL_MB", "")
+    parser.add_argument("--max-wheel-mb", default=limit, help="fail if the module takes more of a wheel")
 
 
 def _add_explain(commands: argparse._SubParsersAction) -> None:
@@ -137,6 +145,7 @@ def run_build(options: argparse.Namespace) -> None:
         count_workers,
         find_archiver,
         parse_targets,
+        read_limit,
     )
 
     ptxas = choose_ptxas(options.cubins)
@@ -147,7 +156,7 @@ def run_build(options: argparse.Namespace) -> None:
         project_dir=options.project_dir.resolve(),
         package=options.package,
         version=options.version,
-        targets=parse_targets(options.targets),
+        targets=parse_targets(options.targets, options.processor),
         ptxas=ptxas,
         are_spills_errors=choose_spills(options.spills, ptxas),
         tuning=tuple(path.resolve() for path in options.tuning),
@@ -155,11 +164,25 @@ def run_build(options: argparse.Namespace) -> None:
         depfile=options.depfile,
         ar=find_archiver(options.ar),
         workers=options.workers or count_workers(),
+        executor=options.executor,
+        max_wheel_mb=read_limit(options.max_wheel_mb),
     )
     if not options.check:
         from gristmill.build.run import build_module
 
         build_module(settings)
+
+
+def check_wheels(options: argparse.Namespace) -> int:
+    """Print what holds of each wheel and what does not; return 1 if something does not."""
+    from gristmill.build.wheel import check_wheel
+
+    good = True
+    for path in options.wheels:
+        findings = check_wheel(path)
+        print("\n".join([path.name, *map(str, findings)]))
+        good &= all(finding.holds is not False for finding in findings)
+    return int(not good)
 
 
 def list_operations(options: argparse.Namespace) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gristmill.declare import Kernel
 
 Entries = Sequence[tuple[str, Code]]
+Assembler = Callable[[Ptxas, bytes, str], Assembled]
 SMALLER = "take smaller blocks, or another number of warps (`num_warps=`)"
 
 
@@ -34,10 +35,11 @@ class Spill:
 
 
 def assemble_kernel(
-    ptxas: Ptxas, cache: Cache, kernel: Kernel, plan: Cubin, entries: Entries
+    ptxas: Ptxas, cache: Cache, kernel: Kernel, plan: Cubin, entries: Entries, assembler: Assembler = assemble
 ) -> tuple[Assembled, float, bool]:
     """Return the cubin of all entries, the seconds that it took, and whether it was in the cache.
 
+    `assembler` is `assemble`, or does the same elsewhere.
     Raises BuildError that names the specialisation if ptxas refuses its code.
     """
     ptx, starts = join_entries([code.code for _, code in entries])
@@ -46,7 +48,7 @@ def assemble_kernel(
         return Assembled.unpack(stored), 0.0, True
     begun = time.perf_counter()
     try:
-        assembled = assemble(ptxas, ptx, plan.arch)
+        assembled = assembler(ptxas, ptx, plan.arch)
     except AssemblyError as error:
         culprit = _find_culprit(ptxas, plan, entries, starts, error)
         raise assembly_failure(kernel, culprit, plan, error) from None

@@ -7,12 +7,17 @@ import hashlib
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gristmill.errors import BuildError
+
 DEFAULT_LIMIT_BYTES = 1 << 30
 DIGEST_BYTES = 32
+TEMPORARY = ".writing-"
+ABANDONED_S = 3600.0  # no write takes so long: its build was killed
 
 
 @dataclass(frozen=True)
@@ -24,8 +29,11 @@ class Cache:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Cache:
-        """Read GRISTMILL_CACHE_DIR and GRISTMILL_CACHE_BYTES (0: no cache)."""
-        limit_bytes = int(environment.get("GRISTMILL_CACHE_BYTES") or DEFAULT_LIMIT_BYTES)
+        """Read GRISTMILL_CACHE_DIR and GRISTMILL_CACHE_BYTES (0: no cache). Raises BuildError if that is no number."""
+        text = environment.get("GRISTMILL_CACHE_BYTES") or str(DEFAULT_LIMIT_BYTES)
+        if not text.isdigit():
+            raise BuildError(f"GRISTMILL_CACHE_BYTES is a number of bytes, found `{text}`", fix="write 0 for no cache")
+        limit_bytes = int(text)
         return cls(default_folder(environment) if limit_bytes > 0 else None, limit_bytes)
 
     def get(self, key: str) -> bytes | None:
@@ -52,7 +60,8 @@ class Cache:
             write_atomically(self._path(key), hashlib.sha256(data).digest() + data)
 
     def trim(self) -> None:
-        """Delete the entries used longest ago until nine tenths of the limit hold the rest."""
+        """Delete what killed builds left, and entries used longest ago until the rest are nine tenths of the limit."""
+        self._delete_abandoned()
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
         if total <= self.limit_bytes:
@@ -73,7 +82,14 @@ class Cache:
         for path in self.folder.glob("??/*") if self.folder else ():
             with contextlib.suppress(OSError):
                 status = path.stat()
-                yield status.st_mtime, status.st_size, path
+                if not path.name.startswith(TEMPORARY):
+                    yield status.st_mtime, status.st_size, path
+
+    def _delete_abandoned(self) -> None:
+        for path in self.folder.glob(f"??/{TEMPORARY}*") if self.folder else ():
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > ABANDONED_S:
+                    path.unlink()
 
 
 def default_folder(environment: Mapping[str, str] = os.environ) -> Path | None:
@@ -106,7 +122,7 @@ def make_key(*parts: str | bytes) -> str:
 def write_atomically(path: Path, data: bytes) -> None:
     """Write through a temporary file beside `path`, made with the folders above it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=TEMPORARY)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -115,6 +131,12 @@ def write_atomically(path: Path, data: bytes) -> None:
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def delete_temporaries(folder: Path) -> None:
+    """Delete what a build that was killed left unfinished in `folder`, which no other build writes to."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        path.unlink(missing_ok=True)
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:

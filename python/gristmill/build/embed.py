@@ -6,14 +6,14 @@ import lzma
 import math
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gristmill.build.cache import write_if_changed
 from gristmill.build.manifest import EntryRow, ImageRow, KernelRow, Manifest, MapRow, ParameterRow, SpecialisationRow
-from gristmill.build.plain import write_plain_images
+from gristmill.build.plain import PlainImages, unpack_images
 from gristmill.build.ptxas import Usage
 from gristmill.build.tuned import TunedRow
 from gristmill.dtypes import i64
@@ -21,12 +21,13 @@ from gristmill.errors import BuildError
 from gristmill.tuning import TunedDevice
 
 ALIGNMENT = 8
+LEAST_DICTIONARY = 4096
 # A header that Python's lzma reads back without being told the filters; a checksum for damage.
 CONTAINER: dict[str, Any] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32}
 LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}
 # Instructions have 16 bytes: what a byte is like depends on where it stands in them, not on the byte before.
 INSTRUCTION_BYTES = 16
-FILTERS = {"ptx": [LZMA2], "cubin": [{**LZMA2, "lc": 0, "lp": 4, "pb": 4}]}
+MODELS = {"ptx": LZMA2, "cubin": {**LZMA2, "lc": 0, "lp": 4, "pb": 4}}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\
@@ -58,6 +59,27 @@ class Place:
     size: int
     start: int
     share: int
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What is compressed together: images of one kind."""
+
+    kind: str
+    content: bytes
+
+    @property
+    def filters(self) -> list[dict[str, Any]]:
+        """A dictionary no larger than the content saves both sides most of the time that a small one takes."""
+        return [{**MODELS[self.kind], "dict_size": max(LEAST_DICTIONARY, len(self.content))}]
+
+    @property
+    def packing(self) -> str:
+        """What `pack_stream` does to the content, for keys of caches."""
+        return repr((CONTAINER, self.filters))
+
+
+Compress = Callable[[Callable[[Stream], bytes], Iterable[Stream]], Iterable[bytes]]
 
 
 class Spans:
@@ -212,39 +234,87 @@ class TablesWriter:
         return self._code.refer(map(_int64, code))
 
 
-def write_outputs(
-    manifest: Manifest, out: Path, *, gristmill_version: str, ar: str, has_library: bool = False
-) -> list[tuple[str, int]]:
-    """Write tables.cpp, images.cpp, images.bin and libhost.a; return name and embedded bytes of each image.
+@dataclass(frozen=True)
+class Embedded:
+    """What an image takes of the module, compressed."""
 
-    With `has_library` also what a C library has in the place of compressed images. A file that would not change is left
-    as it is, so that nothing is compiled again for it.
+    name: str
+    kernel: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What goes into the module: tables as C++, compressed images, and an archive of code for processors.
+
+    `host_sizes` are bytes of object files, by kernel; `plain` is what a C library has in the place of `images`.
     """
-    blob, placed = pack_images(manifest.images)
-    tables = TablesWriter(manifest, gristmill_version).write(placed)
-    write_if_changed(out / "images.bin", blob)
+
+    tables: str
+    images: bytes
+    host_code: bytes
+    embedded: tuple[Embedded, ...]
+    host_sizes: dict[str, int]
+    plain: PlainImages | None = None
+
+
+def make_outputs(
+    manifest: Manifest, *, gristmill_version: str, ar: str, has_library: bool = False, compress: Compress = map
+) -> Outputs:
+    """Return what the manifest becomes. Raises BuildError if there is no working archiver."""
+    blob, placed = pack_images(manifest.images, compress)
+    rows = zip(manifest.images, placed, strict=True)
+    host_sizes: dict[str, int] = {}
+    for symbol, data in manifest.objects.items():
+        kernel = manifest.owners[symbol]
+        host_sizes[kernel] = host_sizes.get(kernel, 0) + len(data)
+    return Outputs(
+        tables=TablesWriter(manifest, gristmill_version).write(placed),
+        images=blob,
+        host_code=archive(manifest.objects, ar),
+        embedded=tuple(Embedded(row.name, row.kernel, place.share) for row, place in rows),
+        host_sizes=host_sizes,
+        plain=unpack_images(blob, ((place.offset, place.size) for place in placed)) if has_library else None,
+    )
+
+
+def write_outputs(outputs: Outputs, out: Path) -> None:
+    """Write tables.cpp, images.cpp, images.bin and libhost.a, and for a C library plain_images.*.
+
+    A file that would not change is left as it is, so that nothing is compiled again for it.
+    """
+    write_if_changed(out / "images.bin", outputs.images)
     write_if_changed(out / "images.cpp", IMAGES_CPP.encode())
-    if has_library:
-        write_plain_images(blob, ((place.offset, place.size) for place in placed), out)
-    write_if_changed(out / "tables.cpp", tables.encode())
-    write_if_changed(out / "libhost.a", archive(manifest.objects, ar))
-    return [(row.name, place.share) for row, place in zip(manifest.images, placed, strict=True)]
+    if outputs.plain:
+        write_if_changed(out / "plain_images.bin", outputs.plain.content)
+        write_if_changed(out / "plain_images.cpp", outputs.plain.code.encode())
+    write_if_changed(out / "libhost.a", outputs.host_code)
+    write_if_changed(out / "tables.cpp", outputs.tables.encode())
 
 
-def pack_images(images: Sequence[ImageRow]) -> tuple[bytes, list[Place]]:
-    """Compress the images into one blob, each group in one stream; return it with each image's place."""
+def pack_images(images: Sequence[ImageRow], compress: Compress = map) -> tuple[bytes, list[Place]]:
+    """Put the images into one blob, each group in one stream; return it with each image's place.
+
+    `compress` is a `map` that may keep what `pack_stream` gave for a stream, or call it in parallel.
+    """
     groups: dict[str, list[int]] = {}
     for i, image in enumerate(images):
         groups.setdefault(image.group or image.name or str(i), []).append(i)
+    joined = [_join([images[i].data for i in members]) for members in groups.values()]
+    kinds = [images[members[0]].kind for members in groups.values()]
+    streams = compress(pack_stream, [Stream(kind, content) for kind, (_, content) in zip(kinds, joined, strict=True)])
     blob, placed = bytearray(), {}
-    for members in groups.values():
-        starts, content = _join([images[i].data for i in members])
-        packed = lzma.compress(content, **CONTAINER, filters=FILTERS[images[members[0]].kind])
+    for members, (starts, content), packed in zip(groups.values(), joined, streams, strict=True):
         for i, start in zip(members, starts, strict=True):
             share = len(packed) * len(images[i].data) // max(1, len(content))
             placed[i] = Place(len(blob), len(packed), start, share)
         blob += packed + bytes(-len(packed) % ALIGNMENT)
     return bytes(blob), [placed[i] for i in range(len(images))]
+
+
+def pack_stream(stream: Stream) -> bytes:
+    """Return the content, compressed."""
+    return lzma.compress(stream.content, **CONTAINER, filters=stream.filters)
 
 
 def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:

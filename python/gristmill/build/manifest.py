@@ -47,6 +47,7 @@ class ImageRow:
     name: str
     group: str = ""
     source: int = 0
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class KernelRow:
 
 @dataclass
 class Manifest:
-    """Everything that `embed` writes; `objects` are host object files by symbol."""
+    """Everything that `embed` writes; `objects` are host object files by symbol, `owners` their kernels by symbol."""
 
     package: str
     version: str
@@ -141,6 +142,7 @@ class Manifest:
     kernels: list[KernelRow] = field(default_factory=list)
     images: list[ImageRow] = field(default_factory=list)
     objects: dict[str, bytes] = field(default_factory=dict)
+    owners: dict[str, str] = field(default_factory=dict)
     tuned_devices: tuple[TunedDevice, ...] = ()
 
 
@@ -252,7 +254,7 @@ class ManifestBuilder:
             symbol=symbols[0],
             geometry=tuple((c.threads, c.shared_bytes, c.ctas, int(c.waits)) if c else NOT_BUILT for c in shapes),
             maps=tuple(map_rows(kernel, c) if c else () for c in shapes),
-            host=tuple(self._host_function(code) for code in host),
+            host=tuple(self._host_function(kernel, code) for code in host),
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
         )
 
@@ -280,21 +282,24 @@ class ManifestBuilder:
                     wanted[name] = math.lcm(wanted.get(name, 1), value)
         return tuple(wanted.get(p.name, 1) for p in kernel.parameters)
 
-    def _host_function(self, code: Code) -> str:
+    def _host_function(self, kernel: Kernel, code: Code) -> str:
         self._manifest.objects[code.symbol] = code.code
+        self._manifest.owners[code.symbol] = kernel.name
         return code.symbol
 
     def _ptx_image(self, kernel: Kernel, target: str, code: Code) -> int:
         number, suffix = split_name(target)
         name, group = f"{code.symbol} ptx {target}", f"{kernel.name} {target}"
         source = self._settings.cuda_targets.index(target)
-        return self._add_image(ImageRow("ptx", number, suffix, code.ptx_version or 0, code.code, name, group, source))
+        version = code.ptx_version or 0
+        row = ImageRow("ptx", number, suffix, version, code.code, name, group, source, kernel.name)
+        return self._add_image(row)
 
     def _cubin_image(self, kernel: Kernel, plan: Cubin, data: bytes) -> int:
         number, suffix = split_name(plan.arch)
         name, group = f"{kernel.name} cubin {plan.arch}", f"{kernel.name} cubins"  # alike on all architectures
         source = self._settings.cuda_targets.index(plan.source)
-        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, group, source))
+        return self._add_image(ImageRow("cubin", number, suffix, 0, data, name, group, source, kernel.name))
 
     def _add_image(self, row: ImageRow) -> int:
         key = (row.kind, row.sm, row.suffix, row.ptx_version, hashlib.sha256(row.data).digest())

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import lzma
 from collections.abc import Iterable
-from pathlib import Path
-
-from gristmill.build.cache import write_if_changed
+from dataclasses import dataclass
 
 ALIGNMENT = 16
 
@@ -33,13 +31,19 @@ const std::span<const PlainStream> plain_streams{{streams, {count}}};
 """
 
 
-def write_plain_images(blob: bytes, streams: Iterable[tuple[int, int]], out: Path) -> None:
-    """Write plain_images.cpp and plain_images.bin; `streams` are (offset, size) of compressed ones in `blob`."""
+@dataclass(frozen=True)
+class PlainImages:
+    """What plain_images.bin holds, and the C++ that tells where a stream is in it."""
+
+    content: bytes
+    code: str
+
+
+def unpack_images(blob: bytes, streams: Iterable[tuple[int, int]]) -> PlainImages:
+    """Return the content of `streams`, (offset, size) of compressed ones in `blob`."""
     content, rows = bytearray(), []
     for offset, size in sorted(set(streams)):
         rows.append(f"{{{offset}, {len(content)}}}, ")
         content += lzma.decompress(blob[offset : offset + size])
         content += bytes(-len(content) % ALIGNMENT)
-    write_if_changed(out / "plain_images.bin", bytes(content))
-    text = PLAIN_IMAGES_CPP.format(rows="".join(rows), count=len(rows))
-    write_if_changed(out / "plain_images.cpp", text.encode())
+    return PlainImages(bytes(content), PLAIN_IMAGES_CPP.format(rows="".join(rows), count=len(rows)))

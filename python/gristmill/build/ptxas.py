@@ -63,6 +63,9 @@ class AssemblyError(Exception):
         self.function = function
         self.is_of_size = bool(re.search(r"[Rr]egister|too much shared", message)) and not line
 
+    def __reduce__(self) -> tuple[type[AssemblyError], tuple[str, int, str]]:
+        return AssemblyError, (str(self), self.line, self.function)
+
 
 def find_ptxas() -> Ptxas | None:
     """Return the ptxas that the package installed; one on PATH may be of any version, so it is never used."""

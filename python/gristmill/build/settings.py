@@ -53,6 +53,8 @@ class Settings:
     depfile: Path | None = None
     ar: str = "ar"
     workers: int = 1
+    executor: str = ""
+    max_wheel_mb: float | None = None
 
     @property
     def cuda_targets(self) -> tuple[str, ...]:
@@ -75,14 +77,26 @@ class Settings:
 
 
 def default_targets(machine: str | None = None) -> tuple[str, ...]:
-    """Return the targets of a build that names none, on a machine with this processor."""
+    """Return the targets of a build that names none, for this processor."""
     return CUDA_TARGETS + HOST_TARGETS.get((machine or platform.machine()).lower(), ())
 
 
-def parse_targets(text: str) -> tuple[str, ...]:
-    """Split a list at `;` or `,`; nothing means the default. Raises BuildError on a name that is no target's."""
-    names = {name.strip() for name in re.split("[;,]", text) if name.strip()} or set(default_targets())
-    return tuple(sorted((find_target(name).name for name in names), key=target_order))
+def parse_targets(text: str, machine: str | None = None) -> tuple[str, ...]:
+    """Split a list at `;` or `,`; nothing means the default.
+
+    `machine` is the processor that the module is compiled for, by default this one's. Raises BuildError on a name that
+    is no target's, or another processor's.
+    """
+    names = {name.strip() for name in re.split("[;,]", text) if name.strip()} or set(default_targets(machine))
+    targets = tuple(sorted((find_target(name).name for name in names), key=target_order))
+    processor = (machine or platform.machine()).lower()
+    fitting = HOST_TARGETS.get(processor, ())
+    for name in targets:
+        if not CUDA_NAME.match(name) and name not in fitting:
+            known = " or ".join(fitting) or "CUDA targets"
+            fix = f"name {known}; or compile for that processor, with a CMake toolchain file"
+            raise BuildError(f"`{name}` is not code for {processor}", fix=fix)
+    return targets
 
 
 def target_order(name: str) -> tuple[int, int, str]:
@@ -147,6 +161,19 @@ def count_workers(environment: Mapping[str, str] = os.environ) -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def read_limit(text: str) -> float | None:
+    """Return GRISTMILL_MAX_WHEEL_MB, or None for no limit. Raises BuildError if it is no number of megabytes."""
+    if not text:
+        return None
+    try:
+        limit = float(text)
+    except ValueError:
+        limit = 0
+    if not 0 < limit < float("inf"):
+        raise BuildError(f"GRISTMILL_MAX_WHEEL_MB is megabytes, found `{text}`", fix="write GRISTMILL_MAX_WHEEL_MB=100")
+    return limit
 
 
 def find_archiver(choice: str | None) -> str:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib.metadata
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gristmill.compiler.checks import asks_for_checks
+
+if TYPE_CHECKING:
+    from gristmill.declare import Kernel
 
 PACKAGE_DIR = Path(__file__).resolve().parent.parent
 COMPILER_PARTS = ("*.py", "language/**/*.py", "compat/**/*.py", "compiler/**/*.py", "build/code.py", "build/ptxas.py")
@@ -25,6 +32,15 @@ def compiler_files() -> tuple[Path, ...]:
 def generator_files() -> tuple[Path, ...]:
     """Return Gristmill's own files that the generated tables depend on, sorted."""
     return tuple(sorted({*compiler_files(), *PACKAGE_DIR.glob("build/*.py"), PACKAGE_DIR / "tuning.py"}))
+
+
+def tool_files() -> tuple[Path, ...]:
+    """Return files that change, or are no more, when another version of a tool is installed: Python's and LLVM's."""
+    found = [Path(sys.executable).resolve()]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        files = importlib.metadata.distribution("llvmlite").files or ()
+        found += [Path(str(file.locate())).resolve() for file in files if file.name == "METADATA"]
+    return tuple(path for path in found if path.is_file())
 
 
 @cache
@@ -61,9 +77,65 @@ def source_digest(file: Path, project_dir: Path) -> str:
     """Hash the closure of `file`, by path relative to the project and content."""
     digest = hashlib.sha256()
     for path in source_closure(file):
-        name = path.relative_to(project_dir).as_posix() if path.is_relative_to(project_dir) else path.name
-        digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
+        digest.update(_name_in(path, project_dir).encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def _name_in(path: Path, project_dir: Path) -> str:
+    return path.relative_to(project_dir).as_posix() if path.is_relative_to(project_dir) else path.name
+
+
+def kernel_digests(kernels: Sequence[Kernel], project_dir: Path) -> dict[str, str]:
+    """Hash, by each kernel's name, what its code depends on: of its file, not the kernels that it does not name."""
+    closures = {file: source_closure(Path(file)) for file in {f for kernel in kernels for f in kernel.site.files}}
+    whole = {path: path.read_bytes() for closure in closures.values() for path in closure}
+    return {kernel.name: _kernel_digest(kernel, kernels, closures, whole, project_dir) for kernel in kernels}
+
+
+def _kernel_digest(
+    kernel: Kernel,
+    kernels: Sequence[Kernel],
+    closures: Mapping[str, Sequence[Path]],
+    whole: Mapping[Path, bytes],
+    project_dir: Path,
+) -> str:
+    own = Path(kernel.site.path).resolve()
+    digest = hashlib.sha256()
+    for path in sorted({path for file in kernel.site.files for path in closures[file]}):
+        is_shared = path == own and not asks_for_checks()  # the text of a check says its line
+        data = without_others(whole[path], kernel, kernels) if is_shared else whole[path]
+        digest.update(_name_in(path, project_dir).encode() + b"\0" + data + b"\0")
+    return digest.hexdigest()
+
+
+def without_others(data: bytes, kernel: Kernel, kernels: Iterable[Kernel]) -> bytes:
+    """Return the statements of the kernel's file, less other kernels whose names are not in what is left."""
+    others = {
+        (other.site.node.name, other.site.node.lineno)
+        for other in kernels
+        if other is not kernel and other.site.path == kernel.site.path and not other.site.call
+    }
+    left: list[ast.FunctionDef] = []
+    kept: list[ast.stmt] = []
+    for node in ast.parse(data).body:
+        if isinstance(node, ast.FunctionDef) and (node.name, node.lineno) in others:
+            left.append(node)
+        else:
+            kept.append(node)
+    while named := [node for node in left if node.name in _names(kept)]:
+        kept += named
+        left = [node for node in left if node not in named]
+    lines = data.splitlines(keepends=True)
+    spans = sorted((_first_line(node), node.end_lineno or node.lineno) for node in kept)
+    return b"".join(line for first, last in spans for line in lines[first - 1 : last])
+
+
+def _names(nodes: Iterable[ast.AST]) -> set[str]:
+    return {part.id for node in nodes for part in ast.walk(node) if isinstance(part, ast.Name)}
+
+
+def _first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
 
 
 def fingerprint(sources: Iterable[str | Path], project_dir: str | Path) -> str:

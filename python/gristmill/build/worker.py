@@ -18,14 +18,16 @@ import tempfile
 import textwrap
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from gristmill.build.code import pack_codes
-from gristmill.build.sources import fingerprint
+from gristmill.build.ptxas import Assembled, Ptxas, assemble
+from gristmill.build.sources import fingerprint, source_closure
+from gristmill.compiler.checks import VARIABLE, asks_for_checks
 from gristmill.errors import BuildError, GristmillError, Position
 from gristmill.positions import shown_from
 
@@ -40,11 +42,41 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Setup:
-    """What a worker loads: kernel files, and `compiler`, "module:function" of (kernel, specialisation, target name)."""
+    """What a worker loads: kernel files, and `compiler`, "module:function" of (kernel, specialisation, target name).
+
+    With `files`, pairs of a name and its bytes as Latin-1 text, paths are of a folder that the worker writes them to.
+    """
 
     sources: tuple[str, ...]
     project_dir: str
     compiler: str = COMPILER
+    is_checked: bool = False
+    files: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def here(cls, sources: Iterable[Path], project_dir: Path, compiler: str) -> Setup:
+        """For workers that see the same files."""
+        return cls(tuple(map(str, sources)), str(project_dir), compiler, asks_for_checks())
+
+    def packed(self) -> Setup:
+        """Return the same with the sources and the project's files that they import."""
+        files = sorted({file for source in self.sources for file in source_closure(Path(source))})
+        root = os.path.commonpath([self.project_dir, *(str(file.parent) for file in files)])
+        return replace(
+            self,
+            sources=tuple(os.path.relpath(Path(source).resolve(), root) for source in self.sources),
+            project_dir=os.path.relpath(self.project_dir, root),
+            files=tuple((os.path.relpath(file, root), file.read_bytes().decode("latin-1")) for file in files),
+        )
+
+    def unpacked(self, folder: Path) -> Setup:
+        """Write the files below `folder`, and return the same with paths that are there."""
+        for name, text in self.files:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode("latin-1"))
+        sources = tuple(str(folder / source) for source in self.sources)
+        return replace(self, sources=sources, project_dir=str((folder / self.project_dir).resolve()), files=())
 
 
 @dataclass(frozen=True)
@@ -56,6 +88,34 @@ class Answer:
     fingerprint: str
 
 
+@dataclass(frozen=True)
+class Request:
+    """One compilation by names, as it goes to a worker, near or far."""
+
+    kernel: str
+    specialisation: str
+    target: str
+
+    @classmethod
+    def of(cls, job: Job) -> Request:
+        return cls(job.kernel.name, job.specialisation.id, job.target.name)
+
+
+class Problem(Exception):
+    """A compilation failed: `problem` in a line, `details` below it; an error that has its own position has no line."""
+
+    def __init__(self, problem: str, details: str):
+        super().__init__(problem, details)
+        self.problem = problem
+        self.details = details
+
+    def about(self, job: Job) -> BuildError:
+        """Return the error that says which job it was."""
+        if self.problem:
+            return job_error(job, self.problem, self.details)
+        return BuildError(f"{self.details}\n  while compiling `{job.specialisation.id}` for {job.target.name}")
+
+
 class WorkerPool:
     """At most one process for each thread that runs a job; started at need, and again after a crash."""
 
@@ -65,10 +125,24 @@ class WorkerPool:
 
     def run(self, job: Job) -> Answer:
         """Return the code of `job`. Raises BuildError naming the job."""
+        try:
+            return self.answer(Request.of(job))
+        except Problem as problem:
+            raise problem.about(job) from None
+
+    def answer(self, request: Request) -> Answer:
+        """Return the code that is asked for. Raises Problem."""
         worker = self._take()
-        answer = worker.ask(job)
+        answer = worker.ask(request)
         self._idle.put(worker)
         return answer
+
+    def assemble(self, ptxas: Ptxas, ptx: bytes, arch: str) -> Assembled:
+        """Return the cubin of `ptx` for `arch`, made here. Raises AssemblyError."""
+        return assemble(ptxas, ptx, arch)
+
+    def stop(self) -> None:
+        """Begin nothing more: what runs here ends soon."""
 
     def close(self) -> None:
         """End the processes."""
@@ -85,28 +159,27 @@ class WorkerPool:
 class _Process:
     def __init__(self, setup: Setup):
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        path = os.pathsep.join(path for path in sys.path if path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "gristmill.build.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
-            env=environment,
+            env={**os.environ, VARIABLE: "1" if setup.is_checked else "", "PYTHONPATH": path},
         )
         self._send(vars(setup))
 
-    def ask(self, job: Job) -> Answer:
+    def ask(self, request: Request) -> Answer:
         with contextlib.suppress(BrokenPipeError):
-            names = {"specialisation": job.specialisation.id, "target": job.target.name}
-            self._send({"kernel": job.kernel.name, **names})
+            self._send(vars(request))
         assert self._process.stdout
         line = self._process.stdout.readline()
         if not line:
-            raise job_error(job, *self._cause_of_death())
+            raise Problem(*self._cause_of_death())
         answer = json.loads(line)
         if "problem" in answer:
             self.close()
-            raise _rebuild_error(job, answer)
+            raise Problem(answer["problem"], answer["text"])
         return Answer(self._process.stdout.read(answer["size"]), answer["seconds"], answer["fingerprint"])
 
     def close(self) -> None:
@@ -132,10 +205,17 @@ class _Process:
         return f"the compiler's process ended with {how}", "\n".join(words)
 
 
-def run_all(jobs: Sequence[T], function: Callable[[T], R], *, workers: int, on_done: Callable[[T, R], None]) -> list[R]:
+def run_all(
+    jobs: Sequence[T],
+    function: Callable[[T], R],
+    *,
+    workers: int,
+    on_done: Callable[[T, R], None],
+    on_failure: Callable[[], None] = lambda: None,
+) -> list[R]:
     """Call `function` on each job on `workers` threads; results in the order of `jobs`, `on_done` as they come.
 
-    After a failure no further job begins; of the failures, that of the first job is raised.
+    After a failure `on_failure` is called and no further job begins; of the failures, that of the first job is raised.
     """
     with ThreadPoolExecutor(max_workers=workers) as pool:
         futures: dict[Future[R], int] = {pool.submit(function, job): i for i, job in enumerate(jobs)}
@@ -143,12 +223,14 @@ def run_all(jobs: Sequence[T], function: Callable[[T], R], *, workers: int, on_d
             if future.cancelled():
                 continue
             if future.exception():
+                on_failure()
                 pool.shutdown(wait=True, cancel_futures=True)
                 break
             on_done(jobs[futures[future]], future.result())
-    finished = [future for future in futures if not future.cancelled()]
-    for future in finished:
-        future.result()
+    failures = [future.exception() for future in futures if not future.cancelled() and future.exception()]
+    for failure in sorted(failures, key=lambda failure: isinstance(failure, CancelledError)):
+        assert failure
+        raise failure
     return [future.result() for future in futures]
 
 
@@ -162,12 +244,6 @@ def job_error(job: Job, message: str, details: str = "") -> BuildError:
     what = f"`{job.specialisation.id}` for {job.target.name}: {message}"
     placed = BuildError(what, position=position_of(job.kernel))
     return BuildError(f"{placed}\n{textwrap.indent(details, '  ')}".rstrip())
-
-
-def _rebuild_error(job: Job, answer: dict[str, str]) -> BuildError:
-    if not answer["problem"]:
-        return BuildError(f"{answer['text']}\n  while compiling `{job.specialisation.id}` for {job.target.name}")
-    return job_error(job, answer["problem"], answer["text"])
 
 
 def load_project(sources: Sequence[str | Path], project_dir: str | Path) -> list[Kernel]:
@@ -190,12 +266,14 @@ def compile_for(kernel: Any, specialisation: Any, target: str) -> Sequence[Any]:
 def main() -> None:
     """Answer jobs until standard input ends."""
     requests, answers = sys.stdin.buffer, _claim_stdout()
-    setup = json.loads(requests.readline())
-    answer_one = _prepare(setup)
-    with shown_from(Path(setup["project_dir"])):
-        for line in requests:
-            answers.write(answer_one(json.loads(line)))
-            answers.flush()
+    setup = Setup(**json.loads(requests.readline()))
+    with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
+        setup = setup.unpacked(Path(folder)) if setup.files else setup
+        answer_one = _prepare(setup)
+        with shown_from(Path(setup.project_dir)):
+            for line in requests:
+                answers.write(answer_one(Request(**json.loads(line))))
+                answers.flush()
 
 
 def _claim_stdout() -> IO[bytes]:
@@ -205,17 +283,17 @@ def _claim_stdout() -> IO[bytes]:
     return answers
 
 
-def _prepare(setup: dict[str, Any]) -> Callable[[dict[str, Any]], bytes]:
-    kernels = {k.name: k for k in load_project(setup["sources"], setup["project_dir"])}
-    read = fingerprint(setup["sources"], setup["project_dir"])
+def _prepare(setup: Setup) -> Callable[[Request], bytes]:
+    kernels = {k.name: k for k in load_project(setup.sources, setup.project_dir)}
+    read = fingerprint(setup.sources, setup.project_dir)
     specialisations = {s.id: s for kernel in kernels.values() for s in kernel.specialisations()}
-    module, _, name = setup["compiler"].partition(":")
+    module, _, name = setup.compiler.partition(":")
     function = getattr(importlib.import_module(module), name)
 
-    def answer_one(job: dict[str, Any]) -> bytes:
+    def answer_one(job: Request) -> bytes:
         begun = time.perf_counter()
         try:
-            packed = pack_codes(function(kernels[job["kernel"]], specialisations[job["specialisation"]], job["target"]))
+            packed = pack_codes(function(kernels[job.kernel], specialisations[job.specialisation], job.target))
         except GristmillError as error:
             problem, _, rest = str(error).partition("\n")
             return _line({"problem": "", "text": str(error)} if error.position else {"problem": problem, "text": rest})

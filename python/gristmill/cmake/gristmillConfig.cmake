@@ -9,9 +9,11 @@
 #   [DESTINATION <package>])        default: the folder of MODULE's package
 #
 # Compiles the kernels at build time and adds a module target that holds them with their launcher; installs the module,
-# its type stub and its command line (`<module>_report.py`). CXX_LIBRARY adds the target <target>_library. The variables
-# GRISTMILL_TARGETS, GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the environment, stand in for TARGETS, CUBINS
-# and SPILLS.
+# its type stub and its command line (`<module>_report.py`), the licences of what is compiled in, and in wheels of
+# scikit-build-core a bill of materials. CXX_LIBRARY adds the target <target>_library. The variables GRISTMILL_TARGETS,
+# GRISTMILL_CUBINS and GRISTMILL_SPILLS, of CMake or of the environment, stand in for TARGETS, CUBINS and SPILLS.
+# GRISTMILL_EXECUTOR, `module:factory` of a concurrent.futures executor, compiles on its workers; GRISTMILL_MAX_WHEEL_MB
+# ends a build whose module takes more of a wheel.
 
 include_guard(GLOBAL)
 
@@ -25,32 +27,33 @@ function(gristmill_add_kernels target)
   _gristmill_set_defaults()
   _gristmill_find_launcher(csrc)
 
+  get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
   set(out "${CMAKE_CURRENT_BINARY_DIR}/${target}")
   _gristmill_make_command()
   _gristmill_check_settings()
   _gristmill_generate()
 
-  file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
   # Types of modules in one domain are one for nanobind: of two packages, whatever their versions, they must not be.
   string(REPLACE "." "_" domain "${ARG_MODULE}")
-  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE LTO NB_DOMAIN ${domain}
-    ${launcher} "${out}/tables.cpp" "${out}/images.cpp")
-  # Link-time optimisation would assemble the images where they are not found.
-  set_source_files_properties("${out}/images.cpp" PROPERTIES
-    OBJECT_DEPENDS "${out}/images.bin" COMPILE_OPTIONS -fno-lto)
+  nanobind_add_module(${target} STABLE_ABI NB_STATIC NOMINSIZE NB_DOMAIN ${domain}
+    "${out}/tables.cpp" "${out}/images.cpp")
+  set_source_files_properties("${out}/images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/images.bin")
   set_target_properties(${target} PROPERTIES OUTPUT_NAME "${name}")
+  add_dependencies(${target} ${target}_kernels)
   target_compile_features(${target} PRIVATE cxx_std_20)
   target_compile_definitions(${target} PRIVATE GRISTMILL_MODULE=${name})
+  target_compile_options(${target} PRIVATE "-ffile-prefix-map=${csrc}=csrc" "-ffile-prefix-map=${out}=kernels")
   target_include_directories(${target} PRIVATE "${csrc}" "${out}")
   find_package(Threads REQUIRED)
-  target_link_libraries(${target} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
+  _gristmill_add_launcher()
+  target_link_libraries(${target} PRIVATE ${target}_launcher "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
   target_link_options(${target} PRIVATE "LINKER:--version-script=${csrc}/exports.map")
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS "${csrc}/exports.map")
 
   install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
   install(FILES "${out}/${name}.pyi" DESTINATION "${ARG_DESTINATION}")
   install(FILES "${_gristmill_package}/runtime/report.py" DESTINATION "${ARG_DESTINATION}" RENAME "${name}_report.py")
-  _gristmill_install_licences()
+  _gristmill_install_notices()
   if(ARG_CXX_LIBRARY)
     _gristmill_add_library()
   endif()
@@ -132,7 +135,7 @@ macro(_gristmill_set_defaults)
     string(REGEX REPLACE "[.][^.]*$" "" ARG_DESTINATION "${ARG_MODULE}")
     string(REPLACE "." "/" ARG_DESTINATION "${ARG_DESTINATION}")
   endif()
-  foreach(option TARGETS CUBINS SPILLS)
+  foreach(option TARGETS CUBINS SPILLS EXECUTOR MAX_WHEEL_MB)
     foreach(value "${GRISTMILL_${option}}" "$ENV{GRISTMILL_${option}}")
       if("${ARG_${option}}" STREQUAL "")
         set(ARG_${option} "${value}")
@@ -153,14 +156,6 @@ macro(_gristmill_set_defaults)
   if(NOT ARG_SPILLS MATCHES "^(WARN|ERROR)$")
     message(FATAL_ERROR "gristmill_add_kernels: SPILLS is WARN or ERROR, found `${ARG_SPILLS}`\n  fix: write SPILLS WARN")
   endif()
-  string(REPLACE "," ";" ARG_TARGETS "${ARG_TARGETS}")
-  foreach(host IN LISTS ARG_TARGETS)
-    if((host MATCHES "^aarch64" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64|ARM64)$")
-        OR (host MATCHES "^x86-64" AND NOT CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$"))
-      message(FATAL_ERROR "gristmill_add_kernels: this project is not compiled for ${host}, which is in TARGETS\n"
-        "  fix: leave ${host} out; by default there are those of the processor, here ${CMAKE_SYSTEM_PROCESSOR}")
-    endif()
-  endforeach()
   set(package "${PROJECT_NAME}")
   set(version "${PROJECT_VERSION}")
   if(NOT version)
@@ -185,30 +180,67 @@ function(_gristmill_find_launcher result)
     "  fix: pip install --force-reinstall gristmill")
 endfunction()
 
-# Those of the launcher and of nanobind, which ask that they go with what is made of them.
-macro(_gristmill_install_licences)
+# What is told of what is compiled in: in wheels of scikit-build-core a bill of materials (PEP 770), and everywhere the
+# licences of the launcher and of nanobind (in wheels by PEP 639), which ask that they go with what is made of them.
+macro(_gristmill_install_notices)
+  set(folder "${ARG_DESTINATION}/${name}_licenses")
+  if(SKBUILD_METADATA_DIR)
+    set(folder "${SKBUILD_METADATA_DIR}/licenses/gristmill")
+    install(FILES "${out}/${ARG_MODULE}.cdx.json" DESTINATION "${SKBUILD_METADATA_DIR}/sboms")
+  endif()
   file(GLOB licences "${_gristmill_package}/licenses/*.txt")
   if(NOT licences)
     get_filename_component(checkout "${_gristmill_package}" REALPATH)
     file(GLOB licences "${checkout}/../../LICENSES/*.txt" "${checkout}/../../LICENSE")
-  endif()
-  set(folder "${ARG_DESTINATION}/${name}_licenses")
-  if(SKBUILD_METADATA_DIR)
-    set(folder "${SKBUILD_METADATA_DIR}/licenses/gristmill")
   endif()
   if(NOT PROJECT_NAME STREQUAL "gristmill")
     install(FILES ${licences} DESTINATION "${folder}")
   endif()
 endmacro()
 
+# The launcher is one unit, optimised as a whole; apart from the module, it is compiled while the kernels are, and once.
+macro(_gristmill_add_launcher)
+  file(GLOB launcher CONFIGURE_DEPENDS "${csrc}/*.cpp")
+  add_library(${target}_launcher OBJECT ${launcher})
+  foreach(property COMPILE_DEFINITIONS COMPILE_FEATURES COMPILE_OPTIONS INCLUDE_DIRECTORIES LINK_LIBRARIES
+      CXX_VISIBILITY_PRESET VISIBILITY_INLINES_HIDDEN)
+    get_target_property(value ${target} ${property})
+    if(value)
+      set_property(TARGET ${target}_launcher PROPERTY ${property} "${value}")
+    endif()
+  endforeach()
+  set_target_properties(${target}_launcher PROPERTIES
+    POSITION_INDEPENDENT_CODE ON UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 0)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)  # as good as link-time optimisation, without its ten seconds for each link
+    target_compile_options(${target}_launcher PRIVATE -fwhole-program)
+    set_target_properties(${target}_launcher PROPERTIES UNITY_BUILD_CODE_BEFORE_INCLUDE
+      "struct _object;\nextern \"C\" [[gnu::externally_visible, gnu::visibility(\"default\")]] _object* PyInit_${name}();")
+  endif()
+  get_target_property(libraries ${target} LINK_LIBRARIES)
+  list(FILTER libraries INCLUDE REGEX "^nanobind")
+  _gristmill_keep_objects(${target}_launcher ${libraries})
+endmacro()
+
+# Objects that are the same for other kernels are kept in the cache, unless ccache or the like is there to do so.
+macro(_gristmill_keep_objects)
+  foreach(compiled ${ARGN})
+    get_target_property(program ${compiled} CXX_COMPILER_LAUNCHER)
+    if(NOT program)
+      set_target_properties(${compiled} PROPERTIES CXX_COMPILER_LAUNCHER
+        "${CMAKE_COMMAND};-E;env;--modify;PYTHONPATH=path_list_prepend:${import_root}\
+;${Python_EXECUTABLE};-m;gristmill.build.cxx")
+    endif()
+  endforeach()
+endmacro()
+
 macro(_gristmill_make_command)
-  get_filename_component(import_root "${_gristmill_package}/.." ABSOLUTE)
   list(JOIN ARG_TARGETS "," targets)
   # `=`, since a list in CMake keeps no empty items.
   set(command "${CMAKE_COMMAND}" -E env --modify "PYTHONPATH=path_list_prepend:${import_root}"
     "${Python_EXECUTABLE}" -m gristmill build ${sources}
     "--module=${ARG_MODULE}" "--package=${package}" "--version=${version}"
-    "--targets=${targets}" "--cubins=${ARG_CUBINS}" "--spills=${ARG_SPILLS}" "--ar=${CMAKE_AR}"
+    "--targets=${targets}" "--processor=${CMAKE_SYSTEM_PROCESSOR}" "--cubins=${ARG_CUBINS}" "--spills=${ARG_SPILLS}"
+    "--executor=${ARG_EXECUTOR}" "--max-wheel-mb=${ARG_MAX_WHEEL_MB}" "--ar=${CMAKE_AR}"
     ${tuning_options} "--project-dir=${CMAKE_CURRENT_SOURCE_DIR}" "--out=${out}" "--depfile=${out}/kernels.d")
   if(ARG_CXX_LIBRARY)
     list(APPEND command --library)
@@ -225,13 +257,11 @@ function(_gristmill_check_settings)
 endfunction()
 
 macro(_gristmill_generate)
-  # Not after the libraries that the module links to: errors come soon, and processors have work. (CMake 3.27)
   if(ARG_CXX_LIBRARY)
     set(plain "${out}/plain_images.cpp" "${out}/plain_images.bin")
   endif()
-  set(CMAKE_ADD_CUSTOM_COMMAND_DEPENDS_EXPLICIT_ONLY ON)
   set(generated "${out}/tables.cpp" "${out}/images.cpp" "${out}/images.bin" "${out}/libhost.a" "${out}/${name}.pyi"
-    ${plain})
+    "${out}/${ARG_MODULE}.cdx.json" ${plain})
   add_custom_command(
     OUTPUT ${generated}
     COMMAND ${command}
@@ -240,10 +270,8 @@ macro(_gristmill_generate)
     COMMENT "Compiling the kernels of ${ARG_MODULE} (log: ${out}/build.log)"
     USES_TERMINAL
     VERBATIM)
-  # Two targets need what one command generates.
-  if(ARG_CXX_LIBRARY)
-    add_custom_target(${target}_generated DEPENDS ${generated})
-  endif()
+  # A target that waits for nothing: else the kernels would be compiled after the launcher, and not beside it.
+  add_custom_target(${target}_kernels DEPENDS ${generated})
 endmacro()
 
 # Those parts of the launcher that know nothing of Python, and what stands in for the others.
@@ -263,21 +291,30 @@ macro(_gristmill_add_library)
   file(CONFIGURE OUTPUT "${out}/${prefix}.h" CONTENT "${header}" @ONLY)
   file(CONFIGURE OUTPUT "${out}/exports.map" CONTENT "{ global: ${prefix}_*; local: *; };\n" @ONLY)
 
+  # Objects of its own: of the module's unit nothing but the entry for Python can be seen.
   set(library ${target}_library)
   list(TRANSFORM _gristmill_core REPLACE "(.+)" "${csrc}/\\1.cpp" OUTPUT_VARIABLE core)
-  add_library(${library} SHARED ${core} "${out}/tables.cpp" "${out}/plain_images.cpp")
+  add_library(${library}_launcher OBJECT ${core})
+  add_library(${library} SHARED "${out}/tables.cpp" "${out}/plain_images.cpp")
   set_source_files_properties("${out}/plain_images.cpp" PROPERTIES OBJECT_DEPENDS "${out}/plain_images.bin")
-  set_target_properties(${library} PROPERTIES
-    OUTPUT_NAME "${prefix}" CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
-  target_compile_features(${library} PRIVATE cxx_std_20)
-  foreach(function IN LISTS _gristmill_functions)
-    target_compile_definitions(${library} PRIVATE gristmill_${function}=${prefix}_${function})
+  foreach(compiled ${library}_launcher ${library})
+    set_target_properties(${compiled} PROPERTIES
+      POSITION_INDEPENDENT_CODE ON CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+    target_compile_features(${compiled} PRIVATE cxx_std_20)
+    target_compile_options(${compiled} PRIVATE "-ffile-prefix-map=${csrc}=csrc" "-ffile-prefix-map=${out}=kernels")
+    target_include_directories(${compiled} PRIVATE "${csrc}" "${out}")
+    target_link_libraries(${compiled} PRIVATE Threads::Threads)
   endforeach()
-  target_include_directories(${library} PRIVATE "${csrc}" "${out}" INTERFACE "$<BUILD_INTERFACE:${out}>")
-  target_link_libraries(${library} PRIVATE "${out}/libhost.a" Threads::Threads ${CMAKE_DL_LIBS})
+  foreach(function IN LISTS _gristmill_functions)
+    target_compile_definitions(${library}_launcher PRIVATE gristmill_${function}=${prefix}_${function})
+  endforeach()
+  _gristmill_keep_objects(${library}_launcher)
+  add_dependencies(${library} ${target}_kernels)
+  set_target_properties(${library} PROPERTIES OUTPUT_NAME "${prefix}")
+  target_include_directories(${library} INTERFACE "$<BUILD_INTERFACE:${out}>")
+  target_link_libraries(${library} PRIVATE ${library}_launcher "${out}/libhost.a" ${CMAKE_DL_LIBS})
   target_link_options(${library} PRIVATE "LINKER:--version-script=${out}/exports.map" "LINKER:-z,defs")
-  add_dependencies(${library} ${target}_generated)
-  add_dependencies(${target} ${target}_generated)
+  set_property(TARGET ${library} APPEND PROPERTY LINK_DEPENDS "${out}/exports.map")
 
   include(GNUInstallDirs)
   set(libraries "${CMAKE_INSTALL_LIBDIR}")

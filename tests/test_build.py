@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -38,6 +40,14 @@ def build(folder: Path, compiler: str = "compile_fake", *, cache: Path | None = 
 
 def contents(out: Path, names: Sequence[str] = OUTPUTS) -> list[bytes]:
     return [(out / name).read_bytes() for name in names]
+
+
+def test_materials_of_a_library_for_c_are_listed(tmp_path):
+    out = build(tmp_path, has_library=True)
+    document = json.loads((out / "pkg._kernels.cdx.json").read_text())
+    digests = {part["name"]: part["hashes"][0]["content"] for part in document["components"] if "hashes" in part}
+    for name, file in (("images", "images.bin"), ("plain images", "plain_images.bin"), ("host code", "libhost.a")):
+        assert digests[name] == hashlib.sha256((out / file).read_bytes()).hexdigest()
 
 
 def test_every_job_has_a_progress_line(tmp_path, capsys):

@@ -14,7 +14,7 @@ import gristmill
 from build_fakes import write_project
 from gristmill.build.cache import Cache
 from gristmill.build.code import Code
-from gristmill.build.embed import IMAGES_CPP, Spans, TablesWriter, archive, pack_images, quote
+from gristmill.build.embed import IMAGES_CPP, Spans, Stream, TablesWriter, archive, pack_images, pack_stream, quote
 from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, ImageRow, Manifest, unify_symbols
 from gristmill.build.plain import unpack_images
 from gristmill.build.run import build_module
@@ -184,6 +184,12 @@ def test_cubins_of_a_kernel_share_a_stream_in_which_instructions_are_aligned():
     rows = [ImageRow("cubin", sm, "", 0, bytes([sm]) * 24, f"k cubin sm_{sm}", "k cubins") for sm in (80, 100)]
     _, placed = pack_images(rows)
     assert [(place.offset, place.start) for place in placed] == [(0, 0), (0, 32)]
+
+
+def test_what_decides_how_a_stream_is_compressed_is_in_its_packing():
+    streams = [Stream(kind, bytes(size)) for kind in ("ptx", "cubin") for size in (9000, 9001)]
+    assert len({stream.packing for stream in streams}) == len({pack_stream(stream) for stream in streams}) == 4
+    assert all(lzma.decompress(pack_stream(stream)) == stream.content for stream in streams)
 
 
 def test_archives_do_not_depend_on_time_or_order():

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import random
 import re
+from dataclasses import replace
 
 import pytest
 
 from gristmill.build.embed import Embedded, Outputs
+from gristmill.build.plain import PlainImages
 from gristmill.build.progress import Progress
 from gristmill.build.settings import read_limit
 from gristmill.build.summary import check_limit, plain_lines, summarise
@@ -40,6 +43,13 @@ def test_a_module_over_the_limit_says_what_to_type():
     assert "takes about 2.3 MB of a wheel, and 2.2 MB are allowed" in str(caught.value)
     assert "configurations of `large`" in str(caught.value)
     assert str(caught.value).endswith("GRISTMILL_MAX_WHEEL_MB=3")
+
+
+def test_a_library_for_c_counts_for_the_limit():
+    images = random.Random(0).randbytes(1_000_000)
+    with_library = replace(OUTPUTS, plain=PlainImages(images, ""))
+    added = summarise(with_library, {}).wheel_bytes - summarise(OUTPUTS, {}).wheel_bytes
+    assert 1_200_000 < added < 1_300_000  # those images, which do not compress, and another launcher
 
 
 def test_a_build_over_the_limit_shows_the_table_and_writes_nothing(tmp_path, capsys):

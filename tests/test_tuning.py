@@ -235,6 +235,7 @@ def test_the_launcher_reads_what_the_build_writes(tmp_path, project, capsys):
     build_module(settings, compiler="build_fakes:compile_fake", cache=Cache(None))
     assert "warning: t.toml: a tuned row takes `gone`" in (tmp_path / "out" / "build.log").read_text()
     assert str(tmp_path / "t.toml") in (tmp_path / "k.d").read_text()
+    assert '"tuned table"' in (tmp_path / "out" / "pkg._kernels.cdx.json").read_text()
     (tmp_path / "read.cpp").write_text(READER)
     sources = [tmp_path / "read.cpp", *(tmp_path / "out" / name for name in ("tables.cpp", "images.cpp", "libhost.a"))]
     command = [CXX, "-std=c++20", "-Wall", "-Werror", f"-I{LAUNCHER}", f"-I{tmp_path / 'out'}", *sources]

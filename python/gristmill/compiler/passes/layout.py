@@ -15,6 +15,7 @@ from typing import Any
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
 from gristmill.compiler.layout import Layout, beside, blocked, default_vector
 from gristmill.compiler.op import ROWS
+from gristmill.compiler.tensor import group_accumulator
 
 Shape = tuple[int, ...]
 
@@ -204,7 +205,9 @@ class _Fitter:
         """The layout in which an op needs each operand; None where any will do."""
         result = next((v for v in op.results if v in self.layouts), None)
         if op.row.anchor_layout:
-            return [None] * (len(op.operands) - 1) + [self.layouts[op.results[0]]]
+            is_held = op.attributes.get("is_held")
+            left = group_accumulator(op.operands[0].type.shape, self.num_warps) if is_held else None
+            return [left, *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
         if op.row.operand_layout and result is not None:
             return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
         like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result

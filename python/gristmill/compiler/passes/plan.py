@@ -70,7 +70,7 @@ class Plan:
             own = op.operands[-1]
             place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
             is_alone = (
-                not op.attributes["is_promoted"]
+                not (op.attributes["is_promoted"] or op.attributes["is_held"])
                 and place >= 0
                 and body.arguments[1 + place] is own
                 and counts[own] == counts[op.results[0]] == 1

@@ -16,7 +16,7 @@ from gristmill.compiler.passes.windows import (
     room_of_parts,
     used_shape,
 )
-from gristmill.compiler.tensor import UNITS
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, UNITS
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
@@ -69,7 +69,10 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
-    shared = [_shared(value, dtype, op, made, before) for value in op.operands[:2]]
+    how["is_held"] = by_groups and _is_held(op, made, function)
+    shared = [_shared(value, dtype, op, made, before) for value in op.operands[how["is_held"] : 2]]
+    if how["is_held"]:
+        shared.insert(0, op.operands[0])
     if by_groups and needs_parts(op, made):
         room = room_of_parts(op, made, function.num_warps)
         parts = [Value(v.type, v.name) for v in shared]
@@ -78,6 +81,22 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
         shared = parts
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]
+
+
+def _is_held(op: Op, made: dict[Value, Statement], function: Function) -> bool:
+    """Whether threads hold the left operand as warpgroups take it: halves that follow from another product's sums."""
+    a = op.operands[0].type
+    has_rows = a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
+    return a.dtype in (dt.f16, dt.bf16) and has_rows and _follows_product(op.operands[0], made)
+
+
+def _follows_product(value: Value, made: dict[Value, Statement]) -> bool:
+    """Whether elements are computed from those of a product at the same places."""
+    op = made.get(value)
+    if not isinstance(op, Op):
+        return False
+    same = [v for v in op.operands if v.type.shape == value.type.shape]
+    return op.row.is_product or (op.row.is_elementwise and any(_follows_product(v, made) for v in same))
 
 
 def _shared(value: Value, dtype: Dtype | Pointer, op: Op, made: dict[Value, Statement], before: list[Op]) -> Value:

@@ -317,7 +317,9 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         return results
 
     def _matrix(self, tile: Any, columns: int | None = None) -> Any:
-        """A tile in shared memory as warpgroups multiply it, in f64."""
+        """A tile in shared memory, or in registers, as warpgroups multiply it, in f64."""
+        if isinstance(tile, Held):
+            return tensor.matrix_of_registers(tile.layout, [self._spread(x) for x in tile.registers], self.index)
         matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), columns)
         if is_float8(tile.dtype):
             matrix = convert(matrix, tile.dtype, dt.f32)

@@ -141,6 +141,14 @@ def matrix_of(tile: Any, memory: Any, start: Any, columns: int | None = None) ->
     return matrix.reshape(tile.shape)
 
 
+def matrix_of_registers(layout: Layout, registers: Sequence[Any], index: Any) -> Any:
+    """The matrix that all threads hold, in f64."""
+    matrix = np.full(layout.shape, np.nan)
+    for register, each in enumerate(registers):
+        matrix[coordinates(layout, register, index)] = np.asarray(each, np.float64)
+    return matrix
+
+
 def coordinates(layout: Layout, register: int, index: Any) -> tuple[Any, Any]:
     """Rows and columns of each thread's register."""
     bits = len(layout.lane), len(layout.warp)

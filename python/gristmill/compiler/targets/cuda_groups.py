@@ -7,6 +7,7 @@ may touch until then: the same registers go in and out of each text.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -33,6 +34,8 @@ def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V
 
     Of 8-bit floats, and of f32 in parts, each step's sums are added to the others outside of the tensor cores.
     """
+    if op.attributes["is_held"]:
+        return _multiply_held(m, op, a, b, layout, sums)
     pairs = terms(a, b)
     tiles = {x: side for pair in pairs for side, x in enumerate(pair)}
     descriptors = [_descriptor(m, x, layout, side) for x, side in tiles.items()]
@@ -54,6 +57,29 @@ def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V
             part = slice(block * size, (block + 1) * size)
             sums[part] = [m.add(x, y) for x, y in zip(sums[part], own, strict=True)]
     return sums
+
+
+def _multiply_held(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
+    """The same of a left tile of halves that lies in registers as sums do, which is how instructions take it."""
+    words = [m.join_elements(a.registers[i : i + 2]) for i in range(0, len(a.registers), 2)]
+    columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
+    places, unit = _places(layout, columns, len(sums)), GROUP_UNITS[b.dtype]
+    of_columns = sum(1 for row, _ in places if row == 0)
+    step, size = GROUP_DEPTH_BYTES // b.dtype.itemsize, columns // 2
+    texts = ["{ .reg .b64 b;", BEGIN]
+    for i, depth in enumerate(range(0, b.shape[0], step)):
+        for block, (_, column) in enumerate(places):
+            first = len(sums) + 1 + block // of_columns * (b.shape[0] // 4) + 4 * i
+            own, left = (_list(range(start, start + n)) for start, n in ((block * size, size), (first, 4)))
+            kind = f"m{GROUP_ROWS}n{columns}k{step}.{SUMS[unit.summed]}.{unit.name}.{unit.name}"
+            texts.append(f"add.s64 b, ${len(sums)}, {_offset(b, (depth, column)) >> 4};")
+            texts.append(f"wgmma.mma_async.sync.aligned.{kind} {own}, {left}, b, 1, 1, 1, {int(b.inner == 1)};")
+    text = " ".join([*texts, END % 0, "}"])
+    return _call(m, text, [_descriptor(m, b, layout, 1)], sums, words=words)
+
+
+def _list(numbers: range) -> str:
+    return "{" + ",".join(f"${i}" for i in numbers) + "}"
 
 
 def _places(layout: Layout, columns: int, count: int) -> list[tuple[int, int]]:
@@ -87,7 +113,7 @@ def _instruction(
 ) -> list[str]:
     ((a, b), numbers), (row, depth, column) = pair, place
     size, unit, count = columns // 2, GROUP_UNITS[a.dtype], columns // 2 * blocks
-    sums = "{" + ",".join(f"${block * size + i}" for i in range(size)) + "}"
+    sums = _list(range(block * size, (block + 1) * size))
     places = (_offset(a, (row, depth)) >> 4, _offset(b, (depth, column)) >> 4)
     shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // a.dtype.itemsize}"
     how = [adds] + (["1", "1"] if unit.summed == dt.f32 else [])
@@ -125,14 +151,19 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
     return m.emit(f"or disjoint {m.typed(wide)}, {fixed - (1 << 64) if fixed >> 63 else fixed}", dt.u64)
 
 
-def _call(m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0) -> list[V]:
-    """Emit `text`, in whose results the sums go in and out; or, where none are given, `count` new ones come out."""
+def _call(
+    m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0, words: Sequence[V] = ()
+) -> list[V]:
+    """Emit `text`, in whose results the sums go in and out; or, where none are given, `count` new ones come out.
+
+    Behind them come the descriptors, then words of an operand.
+    """
     count, dtype = len(sums) or count, sums[0].dtype if sums else dt.f32
     letter = "f" if dtype == dt.f32 else "r"
     ties = map(str, range(len(sums)))
-    constraints = ",".join([*[f"={letter}"] * count, *["l"] * len(descriptors), *ties, "~{memory}"])
+    constraints = ",".join([*[f"={letter}"] * count, *["l"] * len(descriptors), *["r"] * len(words), *ties, "~{memory}"])
     code = f'asm sideeffect "{text}", "{constraints}"'
-    return cuda_text.call(m, code, dtype, count, [*descriptors, *sums], ATTRIBUTES)
+    return cuda_text.call(m, code, dtype, count, [*descriptors, *words, *sums], ATTRIBUTES)
 
 
 def barrier(m: Any) -> None:

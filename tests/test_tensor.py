@@ -193,3 +193,14 @@ def test_products_are_instructions_of_tensor_cores(dtype, name):
     (first, *_) = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_80"])
     assert name in first.code.decode()
     assert "ldmatrix" in first.code.decode() or dtype in ("f64",)
+
+
+@on_each_machine
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("load", [PLAIN, TURNED], ids=["plain", "turned"])
+def test_a_product_of_eight_rows_is_the_transpose_of_one_of_eight_columns(run, dtype, load):
+    kernel = kernel_for(dtype, (8, 64, 32), load=load)
+    c, want = run_product(run, kernel, dtype, (8, 72, 72), load is TURNED)
+    assert (c == want).all()
+    code = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_80"])[0].code.decode()
+    assert "mma.sync" in code

@@ -38,9 +38,36 @@ def _replace(block: Block, made: dict[Value, Statement], function: Function) -> 
     for statement in block.statements:
         for inner in statement.blocks:
             _replace(inner, made, function)
-        is_fit = isinstance(statement, Op) and statement.row.is_product and _fits(statement)
-        statements += _product(statement, made, function) if is_fit else [statement]  # type: ignore[arg-type]
+        if not (isinstance(statement, Op) and statement.row.is_product):
+            statements.append(statement)
+        elif _fits(statement):
+            statements += _product(statement, made, function)
+        elif len(statement.results[0].type.shape) == 2 and _fits((turned := _Turned(statement, made)).op):
+            statements += [*turned.before, *_product(turned.op, made, function), *turned.behind]
+        else:
+            statements.append(statement)
     block.statements[:] = statements
+
+
+class _Turned:
+    """A product as the transpose of another one, whose rows fill an instruction where its own do not."""
+
+    def __init__(self, product: Op, made: dict[Value, Statement]):
+        self.before: list[Op] = []
+        a, b, acc = (self._turn(value, product, made) for value in product.operands)
+        result = product.results[0]
+        turned = Value(Tile(result.type.dtype, result.type.shape[::-1]), result.name)
+        self.op = Op(product.row, [b, a, acc], dict(product.attributes), [turned], product.position)
+        self.behind = [Op(ROWS["permute"], [turned], {"order": (1, 0)}, [result], product.position)]
+
+    def _turn(self, value: Value, near: Op, made: dict[Value, Statement]) -> Value:
+        source = made.get(value)
+        if isinstance(source, Op) and source.row.is_view and source.attributes.get("order") == (1, 0):
+            return source.operands[0]
+        result = Value(Tile(value.type.dtype, value.type.shape[::-1]), value.name)
+        self.before.append(Op(ROWS["permute"], [value], {"order": (1, 0)}, [result], near.position))
+        made[result] = self.before[-1]
+        return result
 
 
 def multiplied(dtype: Dtype) -> Dtype:

@@ -151,9 +151,7 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
     return m.emit(f"or disjoint {m.typed(wide)}, {fixed - (1 << 64) if fixed >> 63 else fixed}", dt.u64)
 
 
-def _call(
-    m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0, words: Sequence[V] = ()
-) -> list[V]:
+def _call(m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0, words: Sequence[V] = ()) -> list[V]:
     """Emit `text`, in whose results the sums go in and out; or, where none are given, `count` new ones come out.
 
     Behind them come the descriptors, then words of an operand.
@@ -161,7 +159,9 @@ def _call(
     count, dtype = len(sums) or count, sums[0].dtype if sums else dt.f32
     letter = "f" if dtype == dt.f32 else "r"
     ties = map(str, range(len(sums)))
-    constraints = ",".join([*[f"={letter}"] * count, *["l"] * len(descriptors), *["r"] * len(words), *ties, "~{memory}"])
+    constraints = ",".join(
+        [*[f"={letter}"] * count, *["l"] * len(descriptors), *["r"] * len(words), *ties, "~{memory}"]
+    )
     code = f'asm sideeffect "{text}", "{constraints}"'
     return cuda_text.call(m, code, dtype, count, [*descriptors, *words, *sums], ATTRIBUTES)
 

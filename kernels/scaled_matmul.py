@@ -1,4 +1,4 @@
-"""Products of matrices of 8-bit floats, whose scales are kept beside them."""
+"""Products of matrices of 8-bit floats or integers, whose scales are kept beside them."""
 
 import math
 
@@ -9,7 +9,7 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import Case, Cost, Tolerance, spec
 
-D = gm.dtype_var("D", [gm.f8e4m3, gm.f8e5m2])
+D = gm.dtype_var("D", [gm.f8e4m3, gm.f8e5m2, gm.i8])
 E = gm.dtype_var("E", [gm.bf16, gm.f16])
 
 STEP = tl.constexpr(128)  # of the depth: 8-bit products are added up in f32 as often
@@ -24,6 +24,11 @@ CONFIGS = [
 def programs(m, n, BLOCK_M, BLOCK_N):
     """The grid: programs go from tile to tile, as many as the device runs at once."""
     return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.sm_count)
+
+
+def in_use(D, E):
+    """What is usual: f16 is the result of products of f8e4m3 alone."""
+    return E in [gm.bf16] or D in [gm.f8e4m3]
 
 
 def suits(
@@ -47,7 +52,7 @@ def is_best(m, n, BLOCK_M, BLOCK_N):
 KEY = ["m", "n", "depth", "b_row == 1"]
 
 
-@gm.kernel(configs=CONFIGS, grid=programs, pick=suits, prefer=is_best, key=KEY)
+@gm.kernel(configs=CONFIGS, where=in_use, grid=programs, pick=suits, prefer=is_best, key=KEY)
 def scaled_matmul(
     a: gm.ptr[D],
     b: gm.ptr[D],
@@ -78,21 +83,21 @@ def scaled_matmul(
     """out = (a @ b) * a_scale * b_scale for matrices of shapes [m, depth], [depth, n] and [m, n].
 
     a and b have one 8-bit dtype, out has f16 or bf16. A scale is one f32, or one for each row of a and each column of
-    b. b is fastest as the transpose of an array [n, depth] (`w.T`). Products are exact; sums over 128 of the depth have
-    the precision of the tensor cores, and are added in f32.
+    b. b is fastest as the transpose of an array [n, depth] (`w.T`). Products are exact; sums of floats over 128 of the
+    depth have the precision of the tensor cores, and are added in f32, those of integers are exact.
     """
     left = matrix(a, m, depth, a_row, 1, BLOCK_M, STEP, False)
     right = matrix(b, depth, n, b_row, b_column, STEP, BLOCK_N, B_TURNED)
     to = matrix(out, m, n, out_row, 1, BLOCK_M, BLOCK_N, False)
     for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
         row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
-        sums = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+        sums = tl.zeros((BLOCK_M, BLOCK_N), tl.int32 if D == tl.int8 else tl.float32)
         for start in range(0, depth, STEP):
             y = right.load([column, start]).T if B_TURNED else right.load([start, column])
             sums = tl.dot(left.load([row, start]), y, sums)
         rows = scales(a_scale, row + tl.arange(0, BLOCK_M), m, a_scales)
         columns = scales(b_scale, column + tl.arange(0, BLOCK_N), n, b_scales)
-        to.store([row, column], sums * rows[:, None] * columns[None, :])
+        to.store([row, column], sums.to(tl.float32) * rows[:, None] * columns[None, :])
 
 
 def scales(p, places, n, count):
@@ -127,7 +132,7 @@ def cost(shapes, itemsize):
 
 
 def reference(a, b, a_scale, b_scale):
-    return a @ b * np.reshape(a_scale, (-1, 1)) * np.reshape(b_scale, (1, -1))
+    return a.astype(np.float64) @ b.astype(np.float64) * np.reshape(a_scale, (-1, 1)) * np.reshape(b_scale, (1, -1))
 
 
 spec(scaled_matmul, reference=reference, cases=CASES, cost=cost, whole=["b"], tolerance=Tolerance(absolute=1e-2))

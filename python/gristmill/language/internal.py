@@ -109,8 +109,9 @@ def _(m: Any, op: Any, a: Any, b: Any) -> Any:
 def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
     """What `dot` is, of operands in shared memory, by tensor cores.
 
-    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers. `is_open`: the result is there after `settle`, or
-    as another's `acc`. `columns`: how many of b's columns there are; behind them it is padded.
+    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers. `is_open`:
+    the result is there after `settle`, or as another's `acc`. `columns`: how many of b's columns there are; behind them
+    it is padded.
     """
     a, b, acc = (as_value(x) for x in (a, b, acc))
     return emit("product", acc.type, a, b, acc, **how)

@@ -91,13 +91,18 @@ def scaled_matmul(
     to = matrix(out, m, n, out_row, 1, BLOCK_M, BLOCK_N, False)
     for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
         row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
-        sums = tl.zeros((BLOCK_M, BLOCK_N), tl.int32 if D == tl.int8 else tl.float32)
+        sums = tl.zeros((BLOCK_M, BLOCK_N), summed(D))
         for start in range(0, depth, STEP):
             y = right.load([column, start]).T if B_TURNED else right.load([start, column])
             sums = tl.dot(left.load([row, start]), y, sums)
         rows = scales(a_scale, row + tl.arange(0, BLOCK_M), m, a_scales)
         columns = scales(b_scale, column + tl.arange(0, BLOCK_N), n, b_scales)
         to.store([row, column], sums.to(tl.float32) * rows[:, None] * columns[None, :])
+
+
+def summed(dtype):
+    """The dtype of sums of products."""
+    return tl.int32 if dtype == tl.int8 else tl.float32
 
 
 def scales(p, places, n, count):

@@ -81,15 +81,16 @@ def grouped_matmul(
     right = stack(w, groups, depth, n, w_group, w_row, w_column, STEP, BLOCK_N, W_TURNED)
     first, before = 0, 0  # the group's first row, and how many tiles there are before it
     for group in range(groups):
-        end = tl.minimum(tl.maximum(tl.load(ends + group), first), rows)
-        tiles = tl.cdiv(end - first, BLOCK_M) * tl.cdiv(n, BLOCK_N)
+        end = tl.maximum(tl.load(ends + group), first)
+        last = tl.minimum(end, rows)
+        tiles = tl.cdiv(tl.maximum(last - first, 0), BLOCK_M) * tl.cdiv(n, BLOCK_N)
         for tile in range(next_turn(before), tiles, tl.num_programs(0)):
-            row, column = place_of(tile, end - first, n, BLOCK_M, BLOCK_N)
+            row, column = place_of(tile, last - first, n, BLOCK_M, BLOCK_N)
             sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(D))
             for start in range(0, depth, STEP):
                 y = block_of(right, group, start, column, STEP, BLOCK_N, W_TURNED)
                 sums = tl.dot(left.load([first + row, start]), y, sums)
-            store_tile(out, first + row, column, end, n, out_row, sums)
+            store_tile(out, first + row, column, last, n, out_row, sums)
         first = end
         before += tiles
 

@@ -470,10 +470,11 @@ def test_tiles_go_by_the_size_of_all_products_together():
     assert sides(BACKWARD, **exact)[0] == 64
 
 
-@pytest.mark.parametrize("kernel", [BATCHED, BACKWARD], ids=lambda k: k.name)
+@pytest.mark.parametrize("kernel", [BATCHED, GROUPED, BACKWARD], ids=lambda k: k.name)
 def test_blocks_of_halves_are_copied_by_the_hardware(kernel):
     for specialisation in halves_of(kernel):
         code = compile_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"])
-        assert {m.parameter for m in code.tensor_maps} >= {"a", "b"}
+        operands = {"x", "w"} if kernel is GROUPED else {"a", "b"}
+        assert {m.parameter for m in code.tensor_maps} >= operands
         assert b"wgmma.mma_async" in code.code
         assert b"cp.async.ca" not in code.code and b"cp.async.cg" not in code.code

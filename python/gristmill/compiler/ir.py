@@ -290,10 +290,18 @@ def reached(values: Iterable[Value], before: Callable[[Value], Iterable[Value]])
 
 
 def addressed(address: Value, made: dict[Value, list[Value]], function: Function) -> set[Value]:
-    """The kernel's arguments that an address may lie in, by the `sources` of the values; none for shared memory."""
+    """The kernel's arguments that an address may lie in, by the `sources` of the values; none for shared memory.
+
+    Offsets say where in an argument it lies, not in which, unless the address is made of numbers alone.
+    """
     if not address.type.is_pointer:
         return set()
-    found = reached([address], lambda value: made.get(value, []))
+
+    def before(value: Value) -> list[Value]:
+        given = made.get(value, [])
+        return [v for v in given if v.type.is_pointer] or given
+
+    found = reached([address], before)
     return {value for value in function.parameters if value.type.is_pointer and value in found}
 
 

@@ -25,7 +25,7 @@ def steps(shape, *names):
 SIZES = {"N": [N], "K": [K], "M": [M], "BLOCK_N": [16], "BLOCK_K": [64], "BLOCK_M": [32], "CAST_FP32": [True, False]}
 SIZES |= steps((N, K), "stride_xn", "stride_xk") | steps((K, M), "stride_phik", "stride_phim")
 SIZES |= steps((N, M), "stride_mn", "stride_mm")
-IN_F32 = {"where": lambda D, CAST_FP32: CAST_FP32 == (D.itemsize == 4)}
+IN_F32 = {"where": lambda D, CAST_FP32: (D.itemsize == 4) == CAST_FP32}
 
 
 def mixed(x, phi):

@@ -1,4 +1,4 @@
-"""The mixture of experts of liger-kernel (`fused_moe_kernels.py`): declarations, arguments and results as in liger_cases.
+"""The mixture of experts of liger-kernel: declarations, arguments and results as in liger_cases.
 
 Rows are pairs of a token and one of its experts, sorted by expert; tiles of rows belong to one expert each.
 """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import gristmill as gm
-from liger_cases import D, case, gradient, wide
+from liger_cases import D, case, wide
 
 BATCH, HEADS, LENGTH, WIDTH = 1, 2, 37, 20
 SCALE = 0.25
@@ -26,10 +26,9 @@ DEPTH = 256
     signature={
         "a_ptr": gm.ptr[gm.dtype_var("D", gm.Int)], "b_ptr": gm.ptr[gm.u8], "c_ptr": gm.ptr[gm.i32],
         "M": gm.shape["a_ptr", 0], "N": gm.shape["b_ptr", 1],
-        **{f"stride_{name}": gm.stride[f"{name[0]}_ptr", i]
-           for name, i in (("am", 0), ("ak", 1), ("bk", 0), ("bn", 1), ("cm", 0), ("cn", 1))},
+        **{f"stride_{name}": gm.stride[f"{name[0]}_ptr", 0] for name in ("am", "bk", "cm")},
     },
-    constants={"K": [DEPTH]},
+    constants={"K": [DEPTH], "stride_ak": [1], "stride_bn": [1], "stride_cn": [1]},
     configs=[
         gm.Config(BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=4, num_warps=4, num_stages=4),
         gm.Config(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_warps=4, num_stages=4),
@@ -49,16 +48,17 @@ def _(draw, constants):
 
 
 def strides(**arrays):
-    """Arrays [batch, head, row, column] of D by name, with the names of their strides."""
-    found = {name: gm.ptr[D] for name in arrays}
-    for name, (prefix, *ends) in arrays.items():
-        found |= {f"{prefix}_{end}_stride": gm.stride[name, i] for i, end in enumerate(("batch", "head", *ends))}
+    """Arrays [batch, head, row, column] of D by name, with the names of their strides but the last, which is 1."""
+    found = dict.fromkeys(arrays, gm.ptr[D])
+    for name, (prefix, row, _) in arrays.items():
+        found |= {f"{prefix}_{end}_stride": gm.stride[name, i] for i, end in enumerate(("batch", "head", row))}
     return found
 
 
 def attention(kernel, rows, columns, *, scaled=False, extra=None, **arrays):
     """Declare one kernel; `rows` and `columns` are those of its result."""
     constants = {"batch_size": [BATCH], "num_heads": [HEADS], "seq_len": [LENGTH], "head_dim": [WIDTH]}
+    constants |= {f"{prefix}_{column}_stride": [1] for prefix, _, column in arrays.values()}
     constants |= ({"scale": [SCALE]} if scaled else {}) | (extra or {})
 
     def grid(BLOCK_SIZE_M, BLOCK_SIZE_N):

@@ -13,6 +13,7 @@ from gristmill.compiler.frontend import build
 from gristmill.compiler.interpreter import interpret
 from gristmill.compiler.ir import Op
 from gristmill.compiler.passes import access, simplify
+from machines import kernel_of, on_each_machine
 from staged import (
     ALIGNED,
     FLAT,
@@ -56,6 +57,19 @@ ADDRESSES = {
     "i - 4": 4,
     "i // 2": 1,
     "tl.where(i < 8, i, i)": 1,
+    "i % n": 1,
+    "i % (8 * n)": 8,
+    "i % 12": 4,
+    "i % 128": 8,
+    "i % -16": 8,
+    "(i + 4) % (8 * n)": 4,
+    "(8 * p + i) % (4 * n)": 4,
+    "(8 * i) % (8 * n)": 1,
+    "(i - 32) % (8 * n)": 1,
+    "(64 * (p - 5) + i) % (8 * n)": 1,
+    "(64 * (tl.program_id(0) // (p - 5)) + i) % (8 * n)": 8,
+    "(64 * (tl.program_id(0) % (p - 5)) + i) % (8 * n)": 8,
+    "(64 * ((5 - p) // 3) + i) % (8 * n)": 1,
     "tl.full((64,), 16, tl.int32)": 1,
     "tl.program_id(0) * 64 + i": 8,
     "(tl.program_id(0) * 64 + i).to(tl.int64)": 8,
@@ -97,6 +111,23 @@ def test_width_of_a_pointer_that_a_loop_moves_is_what_every_step_keeps():
 def test_width_of_a_pointer_that_branches_assign_is_what_both_keep():
     branch = "if n > 3:\n    q = x + i\nelse:\n    q = x + i + {}\ntl.store(y + i, tl.load(q))"
     assert [width_of(branch.format(step)) for step in (64, 4, 1)] == [8, 4, 1]
+
+
+@on_each_machine
+@pytest.mark.parametrize("size", [8, 12, 37, 64, 200])
+@pytest.mark.parametrize("first", [0, -16])
+def test_a_remainder_reads_what_it_says(run, first, size):
+    """Groups stay whole between multiples of what divides; below 0 they do not: the first of each multiple is at 0."""
+    source = f"""
+    @gm.kernel(grid=4)
+    def k(x: gm.ptr[gm.i32], y: gm.ptr[gm.i32], n: gm.shape["x", 1]):
+        start = tl.program_id(0) * 8 + {first}
+        i = tl.arange(0, 64)
+        tl.store(y + tl.program_id(0) * 64 + i, tl.load(x + n + (start + i) % n))
+    """
+    x, y = np.arange(2 * size, dtype=np.int32).reshape(2, size), np.zeros((4, 64), np.int32)
+    run(kernel_of(source), None, x, y)
+    assert (y == size + np.fmod(np.arange(4)[:, None] * 8 + first + np.arange(64), size)).all()
 
 
 class Checker:
@@ -168,6 +199,18 @@ def test_promise_is_about_what_offsets_are_computed_from_by_the_smallest_element
     """
     promised = access.promise(plain_function(source))
     assert {v.name: d for v, d in promised.items()} == {"s": 16}
+
+
+def test_what_divides_is_promised_where_access_is_wider_for_it():
+    source = """
+    @gm.kernel(grid=1)
+    def k(x: gm.ptr[gm.f16], y: gm.ptr[gm.f16], rows: gm.shape['x', 0], columns: gm.shape['x', 1],
+          row: gm.stride['x', 0]):
+        r, c = tl.arange(0, 16)[:, None], tl.arange(0, 64)[None, :]
+        tl.store(y + r * 64 + c, tl.load(x + r % rows * row + c % columns))
+    """
+    promised = access.promise(plain_function(source))
+    assert {v.name: d for v, d in promised.items()} == {"columns": 8, "row": 8}
 
 
 def test_general_variants_promise_nothing():

@@ -18,8 +18,6 @@ def blocks(m, n, k):
 
 # ---- int8 times 2-bit weights --------------------------------------------------------------------------------------
 
-DEPTH = 256
-
 
 @case(
     "experimental/mm_int8int2", "matmul_kernel", title="mm_int8int2", dtypes=[gm.i8],
@@ -28,7 +26,7 @@ DEPTH = 256
         "M": gm.shape["a_ptr", 0], "N": gm.shape["b_ptr", 1],
         **{f"stride_{name}": gm.stride[f"{name[0]}_ptr", 0] for name in ("am", "bk", "cm")},
     },
-    constants={"K": [DEPTH], "stride_ak": [1], "stride_bn": [1], "stride_cn": [1]},
+    constants={"K": [256], "stride_ak": [1], "stride_bn": [1], "stride_cn": [1]},
     configs=[
         gm.Config(BLOCK_SIZE_M=32, BLOCK_SIZE_N=32, BLOCK_SIZE_K=32, GROUP_SIZE_M=4, num_warps=4, num_stages=4),
         gm.Config(BLOCK_SIZE_M=64, BLOCK_SIZE_N=128, BLOCK_SIZE_K=64, GROUP_SIZE_M=8, num_warps=4, num_stages=4),
@@ -36,9 +34,10 @@ DEPTH = 256
     grid=lambda M, N, BLOCK_SIZE_M, BLOCK_SIZE_N: gm.cdiv(M, BLOCK_SIZE_M) * gm.cdiv(N, BLOCK_SIZE_N),
 )  # fmt: skip
 def _(draw, constants):
-    a = draw.rng.integers(-128, 128, (70, DEPTH), np.int8)
-    weights = draw.rng.integers(-1, 3, (DEPTH, 40))
-    parts = (weights + 1).astype(np.uint8).reshape(4, DEPTH // 4, 40)  # each in two bits of one byte
+    depth = constants["K"]
+    a = draw.rng.integers(-128, 128, (70, depth), np.int8)
+    weights = draw.rng.integers(-1, 3, (depth, 40))
+    parts = (weights + 1).astype(np.uint8).reshape(4, depth // 4, 40)  # each in two bits of one byte
     packed = sum(parts[i] << (2 * i) for i in range(4)).astype(np.uint8)
     out = np.full((70, 40), -77, np.int32)
     return {"a_ptr": a, "b_ptr": packed, "c_ptr": out}, {"c_ptr": a.astype(np.int64) @ weights}

@@ -27,6 +27,7 @@ PRODUCTS = {
     "experimental/mm_int8int2": {"K": [512]},
     "fused_moe_kernels": {},
     "fused_neighborhood_attention": {"BLOCK_SIZE_M": [64], "BLOCK_SIZE_N": [64], "BLOCK_SIZE_K": [32]},
+    "mlp": {},
     "mhc": {"BLOCK_N": [32], "BLOCK_K": [256], "BLOCK_M": [32]},
 }
 """The files with products of matrices; beside what `triton.autotune` chooses, what their callers take."""

@@ -72,6 +72,17 @@ def persistent(dtype, halves=False) -> Kernel:
 
 
 @cache
+def described() -> Kernel:
+    blocks = {"a_desc": ("BLOCK_M", "BLOCK_K"), "b_desc": ("BLOCK_N", "BLOCK_K"), "c_desc": ("BLOCK_M", "BLOCK_N")}
+    signature = {name: gm.descriptor[gm.f16, *block] for name, block in blocks.items()}
+    signature |= {"M": gm.shape["a_desc", 0], "N": gm.shape["b_desc", 0], "K": gm.shape["a_desc", 1]}
+    return gm.specialise(
+        tutorials.descriptor_kernel, name="described", signature=signature, constants=TILE, **TILES,
+        configs=[gm.Config(num_stages=3)],
+    )  # fmt: skip
+
+
+@cache
 def persistent_pointers() -> Kernel:
     signature, constants = arrays(gm.f16, False)
     return gm.specialise(
@@ -154,6 +165,15 @@ def test_persistent_programs_go_from_tile_to_tile(run, halves):
 
 
 @on_each_machine
+def test_descriptors_that_the_caller_makes(run):
+    """The second time rows are farther apart than they are long."""
+    for m, n, k, pitch in [(200, 136, 96, 96), (70, 88, 48, 64)]:
+        a, b, c = numbers(m, pitch, gm.f16)[:, :k], numbers(n, k, gm.f16), empty(m, n, gm.f16)
+        run(described(), None, a, b, c)
+        assert_near(c, wide_product(a, b.T), gm.f16)
+
+
+@on_each_machine
 def test_persistent_programs_that_read_through_pointers(run):
     """What lies beyond the columns is promised to follow them: rows have a multiple of 8 of them."""
     a, b, c = numbers(200, 50, gm.f16), numbers(50, 88, gm.f16), empty(200, 88, gm.f16)
@@ -198,6 +218,7 @@ KERNELS = {
     **{f"tutorial {d.name}": (lambda d=d: tutorial(d, d in EIGHT_BITS)) for d in MOST},
     "autotuned": autotuned, "persistent": lambda: persistent(gm.f16), "halves": lambda: persistent(gm.f16, True),
     "persistent fp8": lambda: persistent(gm.f8e5m2), "persistent pointers": persistent_pointers, "grouped": grouped,
+    "described": described,
     "scaled e2m1": lambda: block_scaled("e2m1", "e2m1"), "scaled e4m3": lambda: block_scaled("e4m3", "e2m1"),
 }  # fmt: skip
 

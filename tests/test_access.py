@@ -213,6 +213,26 @@ def test_what_divides_is_promised_where_access_is_wider_for_it():
     assert {v.name: d for v, d in promised.items()} == {"columns": 8, "row": 8}
 
 
+PRODUCT = """
+@gm.kernel(grid=1)
+def k(x: gm.ptr[gm.f16], y: gm.ptr[gm.f16], m: gm.shape['x', 0], depth: gm.shape['x', 1], n: gm.shape['y', 1],
+      row: gm.stride['x', 0]):
+    r, c, s = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :], tl.arange(0, 32)
+    total = tl.zeros((32, 32), tl.float32)
+    for start in range(0, depth, 32):
+        a = tl.load(x + r * row + start + s[None, :], mask=(r < m) & (start + s[None, :] < depth))
+        total += {step}
+    tl.store(y + r * 32 + c, total, mask=c < n)
+"""
+
+
+@pytest.mark.parametrize(("step", "found"), [("tl.dot(a, a.T)", {"depth", "row"}), ("a", {"row"})])
+def test_where_rows_end_is_promised_to_what_reads_them_for_products(step, found):
+    """Other loops have a copy without masks; so has the store at the end."""
+    promised = access.promise(plain_function(PRODUCT.format(step=step)))
+    assert {v.name: d for v, d in promised.items()} == dict.fromkeys(found, 8)
+
+
 def test_general_variants_promise_nothing():
     for variant in (GENERAL, WIDE):
         assert build(KERNELS["softmax_forward"], KERNELS["softmax_forward"].specialisations()[0], variant).facts == {}

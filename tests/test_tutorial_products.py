@@ -183,7 +183,7 @@ def test_persistent_programs_that_read_through_pointers(run):
 
 @on_each_in_order
 def test_products_whose_addresses_lie_in_memory(run):
-    shapes = [(64, 48, 32), (40, 96, 64)]
+    shapes = [(64, 96, 32), (32, 64, 96)]
     operands = [(numbers(m, k, gm.f16), numbers(k, n, gm.f16), empty(m, n, gm.f16)) for m, n, k in shapes]
     addresses = [np.zeros(2, np.int64) for _ in range(3)]
     pitches = np.array([(k, n, n) for _, n, k in shapes], np.int32)
@@ -226,11 +226,12 @@ KERNELS = {
 @needs_ptxas
 @pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
 @pytest.mark.parametrize("name", KERNELS)
-def test_code_takes_tensor_cores_and_hardly_spills(name, target):
-    """The largest tiles, with their addresses, leave no register: there a thread spills a few."""
+def test_code_takes_tensor_cores_and_reads_ahead(name, target):
+    """What is decoded before it is multiplied is neither read ahead nor does it leave registers for all."""
     kernel = KERNELS[name]()
     for specialisation in kernel.specialisations():
         code = compile_variant(kernel, specialisation, VARIANTS[0], TARGETS[target]).code.decode()
         assert "mma" in code
+        assert "cp.async" in code or "scaled" in name
         (usage,) = assemble_text([code], target).values()
-        assert usage.local_bytes <= 64
+        assert usage.local_bytes <= (64 if "scaled" in name else 0)

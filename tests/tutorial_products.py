@@ -147,7 +147,7 @@ def grouped_kernel(
     group_a_ptrs, group_b_ptrs, group_c_ptrs, group_gemm_sizes, g_lds, group_size,
     DTYPE: tl.constexpr, NUM_SM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """One product after the other, whose addresses, sizes and pitches lie in memory; programs share all their tiles."""
+    """One product after the other, in full tiles; their addresses, sizes and pitches lie in memory."""
     tile_idx = tl.program_id(0)
     last_problem_end = 0
     for g in range(group_size):
@@ -173,17 +173,14 @@ def grouped_kernel(
             a_ptrs = a_ptr + offs_am[:, None] * lda + offs_k[None, :]
             b_ptrs = b_ptr + offs_k[:, None] * ldb + offs_bn[None, :]
             accumulator = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-            for kk in range(tl.cdiv(gk, BLOCK_K)):
+            for _ in range(tl.cdiv(gk, BLOCK_K)):
                 tl.multiple_of(a_ptrs, [16, 16])
                 tl.multiple_of(b_ptrs, [16, 16])
-                depth = offs_k + kk * BLOCK_K < gk
-                a = tl.load(a_ptrs, mask=(offs_am[:, None] < gm) & depth[None, :], other=0.0)
-                b = tl.load(b_ptrs, mask=depth[:, None] & (offs_bn[None, :] < gn), other=0.0)
-                accumulator += tl.dot(a, b)
+                accumulator += tl.dot(tl.load(a_ptrs), tl.load(b_ptrs))
                 a_ptrs += BLOCK_K
                 b_ptrs += BLOCK_K * ldb
             c_ptrs = c_ptr + ldc * offs_am[:, None] + offs_bn[None, :]
-            tl.store(c_ptrs, accumulator.to(DTYPE), mask=(offs_am[:, None] < gm) & (offs_bn[None, :] < gn))
+            tl.store(c_ptrs, accumulator.to(DTYPE))
             tile_idx += NUM_SM
         last_problem_end = last_problem_end + num_tiles
 

@@ -128,7 +128,8 @@ def _loop(
 def promise(function: Function) -> dict[Value, int]:
     """Return what index parameters should be multiples of so that rows of arrays start on 16 bytes.
 
-    Only those matter that offsets of addresses are computed from, or that windows cannot do without.
+    Only those matter that offsets of addresses are computed from, or that windows cannot do without; what addresses
+    are divided by, and where arrays end that a loop reads for products, where access is wider for it.
     """
     elements = [v.type.dtype.element for v in function.parameters if isinstance(v.type.dtype, Pointer)]
     if not elements:
@@ -137,9 +138,11 @@ def promise(function: Function) -> dict[Value, int]:
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
     offsets = [op.operands[-1] for op in ops if op.row.is_address]
     found = dict.fromkeys(_reached(function, offsets), divisor)
-    for value in (v for v in _reached(function, offsets, through_division=True) if v not in found):
+    reads = _read_for_products(function)
+    masks = [op.operands[1] for op in reads if len(op.operands) > 1]
+    for value in (v for v in _reached(function, [*offsets, *masks], in_any_way=True) if v not in found):
         more = found | {value: divisor}
-        found = more if _widths_with(function, more) != _widths_with(function, found) else found
+        found = more if _widths_with(function, more, reads) != _widths_with(function, found, reads) else found
     needed = _needed([place for op in ops if op.row.is_window for place in aligned_places(op)], function)
     return {
         v: number
@@ -168,19 +171,28 @@ def _needed(places: list[tuple[Value, int]], function: Function) -> dict[Value, 
     return promised
 
 
-def _widths_with(function: Function, promised: dict[Value, int]) -> list[tuple[int, ...]]:
-    """How wide each access may be with what is promised."""
+def _read_for_products(function: Function) -> list[Op]:
+    """The reads in loops of products, whose masks no copy of the loop goes without."""
+    loops = [s for s in walk(function.body) if isinstance(s, For)]
+    bodies = [[s for s in loop.body.statements if isinstance(s, Op)] for loop in loops]
+    of_products = [ops for ops in bodies if any(op.row.is_product for op in ops)]
+    return [op for ops in of_products for op in ops if op.row.effect == "read" and not op.row.is_window]
+
+
+def _widths_with(function: Function, promised: dict[Value, int], masked: list[Op]) -> list[tuple[int, ...]]:
+    """How wide each access may be with what is promised; the masks of `masked` count, too."""
     facts_of(function, promised)
-    accesses = [s.attributes for s in walk(function.body) if isinstance(s, Op) and "unmasked" in s.attributes]
-    return [(a["width"], a["unmasked"], a["contiguous"]) for a in accesses]
+    accesses = [s for s in walk(function.body) if isinstance(s, Op) and "unmasked" in s.attributes]
+    values = [(op, op.attributes) for op in accesses]
+    return [(a["unmasked"], a["contiguous"], a["width"] if op in masked else 0) for op, a in values]
 
 
-def _reached(function: Function, values: list[Value], *, through_division: bool = False) -> list[Value]:
-    """The index parameters from which values are computed; those that they are only divided by are not needed."""
+def _reached(function: Function, values: list[Value], *, in_any_way: bool = False) -> list[Value]:
+    """The index parameters from which values are computed by what keeps multiples, or `in_any_way`."""
     made = definitions(function.body)
     inductions = {loop.body.arguments[0] for loop in walk(function.body) if isinstance(loop, For)}
     carried = {v: before for v, before in sources(function.body).items() if v not in inductions}
-    met = reached(values, lambda value: _computed_from(value, made, carried, through_division))
+    met = reached(values, lambda value: _computed_from(value, made, carried, in_any_way))
     return [v for v in function.parameters if v in met and is_index(v)]
 
 
@@ -191,11 +203,11 @@ def is_index(value: Value) -> bool:
 
 
 def _computed_from(
-    value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]], through_division: bool
+    value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]], in_any_way: bool
 ) -> list[Value]:
-    """What arithmetic made `value` of, or loops and branches hand on: by ops that keep multiples."""
+    """What arithmetic made `value` of, or loops and branches hand on: by ops that keep multiples, or `in_any_way`."""
     statement = made.get(value)
     if not isinstance(statement, Op):
         return carried.get(value, [])
-    is_arithmetic = statement.row.facts_function is not None and not statement.row.predicate
-    return statement.operands if is_arithmetic and (through_division or not statement.row.divides) else []
+    keeps_multiples = not statement.row.predicate and not statement.row.divides
+    return statement.operands if statement.row.facts_function and (in_any_way or keeps_multiples) else []

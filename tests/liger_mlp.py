@@ -57,7 +57,7 @@ def _(draw, constants):
 @layer(
     "_swiglu_kernel_backward_dGU", HIDDEN, is_tuned=False,
     signature={"desc_dO": LEFT, "desc_Wd": RIGHT, **dict.fromkeys(("desc_G", "desc_U", "desc_dG", "desc_dU"), TILE)},
-    constants=BLOCKS | {"gate_multiplier": [1.0], "down_multiplier": [1.0, 2.0]},
+    constants=BLOCKS | {"gate_multiplier": [1.0], "down_multiplier": [2.0]},
 )  # fmt: skip
 def _(draw, constants):
     up, down = draw.normal(BATCH, LENGTH, DIM), weights(draw, DIM, HIDDEN)

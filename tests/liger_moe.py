@@ -159,7 +159,7 @@ def _(draw, constants):
 
 
 @case(
-    FILE, "_token_gather_weighted_sum_kernel", configs=[gm.Config(num_warps=4)], grid=TOKENS,
+    FILE, "_token_gather_weighted_sum_kernel", configs=[gm.Config(num_warps=4)], grid=TOKENS, dtypes=[gm.f32, gm.bf16],
     signature=rows_of("Y_ptr", "Y", ("TK",)) | {"w_ptr": gm.ptr[D], "s_rev_ptr": INDEX}
     | rows_of("out_ptr", "out", "T"),
     constants={"H_dim": [WIDTH], "K_dim": [3], "BLOCK_H": [32], "BLOCK_K": [1, 4], "w_is_None": [False, True]}

@@ -154,7 +154,7 @@ class _Reader:
         self.types = {name: _read_type(name, value, site) for name, value in types.items() if value != "constexpr"}
         self.described = {name: t for name, t in self.types.items() if isinstance(t, DescriptorType)}
         for name, described in self.described.items():
-            self.types |= {name: PointerType(described.dtype)} | described.index_types(name)
+            self.types |= {name: PointerType(described.dtype), **described.index_types(name)}
         self.constants = {name: _plain(name, value, site) for name, value in constants.items()}
         self.arguments = dict(inspect.signature(jitted.function).parameters)
         self.configs = configs if configs is not None else [_read_config(c) for c in jitted.configs] or None

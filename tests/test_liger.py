@@ -137,7 +137,7 @@ def called(title):
     constants = {name: values for name, values in given["constants"].items() if name not in names}
     constants |= {name: values for name, values in liger.PRODUCTS[chosen.file].items() if name in constants}
     if tuned:
-        del given["configs"]
+        given["configs"] = [gm.Config(num_warps=c.num_warps, num_stages=c.num_stages, **c.kwargs) for c in tuned]
     return gm.specialise(kernel, name=title, **given | {"constants": constants, "dtypes": given["dtypes"][-1:]})
 
 

@@ -23,6 +23,14 @@ from gristmill.compat.triton.language.extra import cuda, libdevice
 from gristmill.compat.triton.language.extra.cuda import libdevice as cuda_libdevice
 
 VERSION = "0.8.5"
+PRODUCTS = {
+    "experimental/mm_int8int2": {"K": [512]},
+    "fused_moe_kernels": {},
+    "fused_neighborhood_attention": {"BLOCK_SIZE_M": [64], "BLOCK_SIZE_N": [64], "BLOCK_SIZE_K": [32]},
+    "mlp": {},
+    "mhc": {"BLOCK_N": [32], "BLOCK_K": [256], "BLOCK_M": [32]},
+}
+"""The files with products of matrices; beside what `triton.autotune` chooses, what their callers take."""
 DECORATED = ("JITFunction", "Autotuner", "Heuristics")
 _numbers = itertools.count()
 
@@ -78,6 +86,7 @@ def _utilities() -> dict[str, ModuleType]:
     ops.is_hip = general.is_npu_available = lambda: False
     general.infer_device = ops.infer_device = lambda: "cuda"
     names = ("liger_kernel", "liger_kernel.ops", "liger_kernel.backends", "liger_kernel.functional")
+    names += ("liger_kernel.ops.softmax",)
     return {name: Anything(name) for name in names} | {ops.__name__: ops, general.__name__: general}
 
 

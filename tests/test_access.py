@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gristmill.cases import Case, spec_of
+from gristmill.cases import spec_of
 from gristmill.compiler import interpreter
 from gristmill.compiler.frontend import build
 from gristmill.compiler.interpreter import interpret
 from gristmill.compiler.ir import Op
 from gristmill.compiler.passes import access, simplify
+from machines import kernel_of, on_each_machine
 from staged import (
     ALIGNED,
     FLAT,
@@ -56,6 +58,19 @@ ADDRESSES = {
     "i - 4": 4,
     "i // 2": 1,
     "tl.where(i < 8, i, i)": 1,
+    "i % n": 1,
+    "i % (8 * n)": 8,
+    "i % 12": 4,
+    "i % 128": 8,
+    "i % -16": 8,
+    "(i + 4) % (8 * n)": 4,
+    "(8 * p + i) % (4 * n)": 4,
+    "(8 * i) % (8 * n)": 1,
+    "(i - 32) % (8 * n)": 1,
+    "(64 * (p - 5) + i) % (8 * n)": 1,
+    "(64 * (tl.program_id(0) // (p - 5)) + i) % (8 * n)": 8,
+    "(64 * (tl.program_id(0) % (p - 5)) + i) % (8 * n)": 8,
+    "(64 * ((5 - p) // 3) + i) % (8 * n)": 1,
     "tl.full((64,), 16, tl.int32)": 1,
     "tl.program_id(0) * 64 + i": 8,
     "(tl.program_id(0) * 64 + i).to(tl.int64)": 8,
@@ -99,6 +114,23 @@ def test_width_of_a_pointer_that_branches_assign_is_what_both_keep():
     assert [width_of(branch.format(step)) for step in (64, 4, 1)] == [8, 4, 1]
 
 
+@on_each_machine
+@pytest.mark.parametrize("size", [8, 12, 37, 64, 200])
+@pytest.mark.parametrize("first", [0, -16])
+def test_a_remainder_reads_what_it_says(run, first, size):
+    """Groups stay whole between multiples of what divides; below 0 they do not: the first of each multiple is at 0."""
+    source = f"""
+    @gm.kernel(grid=4)
+    def k(x: gm.ptr[gm.i32], y: gm.ptr[gm.i32], n: gm.shape["x", 1]):
+        start = tl.program_id(0) * 8 + {first}
+        i = tl.arange(0, 64)
+        tl.store(y + tl.program_id(0) * 64 + i, tl.load(x + n + (start + i) % n))
+    """
+    x, y = np.arange(2 * size, dtype=np.int32).reshape(2, size), np.zeros((4, 64), np.int32)
+    run(kernel_of(source), None, x, y)
+    assert (y == size + np.fmod(np.arange(4)[:, None] * 8 + first + np.arange(64), size)).all()
+
+
 class Checker:
     """Executes a function and checks that each memory access keeps what its width says."""
 
@@ -127,12 +159,12 @@ class Checker:
 @pytest.mark.parametrize("kernel", KERNELS.values(), ids=named)
 def test_what_a_width_promises_holds(kernel, columns, monkeypatch):
     checker, spec = Checker(monkeypatch), spec_of(kernel)
-    case = next(c for c in spec.cases_for("test") if c.name in ("1000", "2 x 1000", "2 x 1000 x 40"))
-    sizes = {1000: columns if "n_cols" in parameter_names(kernel) else 6 * columns, 40: 48}
+    case = next(c for c in spec.cases_for("test") if c.name.startswith(("1000", "2 x 1000", "2 x 129 x 40")))
+    sizes = {1000: columns if "n_cols" in parameter_names(kernel) else 6 * columns, 129: 6 * columns, 40: 48}
     shapes = {name: tuple(sizes.get(size, size) for size in shape) for name, shape in case.shapes.items()}
     for dtypes in {s.dtypes: 0 for s in kernel.specialisations()}:
         first = next(s for s in kernel.specialisations() if s.dtypes == dtypes)
-        values = interpreter._fill(kernel, spec.arguments(Case("", shapes), first))
+        values = interpreter._fill(kernel, spec.arguments(replace(case, shapes=shapes), first))
         chosen = interpreter._choose(kernel, values, {})
         function = run_passes(kernel, chosen)
         assert all(values[p.name] % d == 0 for p, d in access.promise(function).items())
@@ -168,6 +200,38 @@ def test_promise_is_about_what_offsets_are_computed_from_by_the_smallest_element
     """
     promised = access.promise(plain_function(source))
     assert {v.name: d for v, d in promised.items()} == {"s": 16}
+
+
+def test_what_divides_is_promised_where_access_is_wider_for_it():
+    source = """
+    @gm.kernel(grid=1)
+    def k(x: gm.ptr[gm.f16], y: gm.ptr[gm.f16], rows: gm.shape['x', 0], columns: gm.shape['x', 1],
+          row: gm.stride['x', 0]):
+        r, c = tl.arange(0, 16)[:, None], tl.arange(0, 64)[None, :]
+        tl.store(y + r * 64 + c, tl.load(x + r % rows * row + c % columns))
+    """
+    promised = access.promise(plain_function(source))
+    assert {v.name: d for v, d in promised.items()} == {"columns": 8, "row": 8}
+
+
+PRODUCT = """
+@gm.kernel(grid=1)
+def k(x: gm.ptr[gm.f16], y: gm.ptr[gm.f16], m: gm.shape['x', 0], depth: gm.shape['x', 1], n: gm.shape['y', 1],
+      row: gm.stride['x', 0]):
+    r, c, s = tl.arange(0, 32)[:, None], tl.arange(0, 32)[None, :], tl.arange(0, 32)
+    total = tl.zeros((32, 32), tl.float32)
+    for start in range(0, depth, 32):
+        a = tl.load(x + r * row + start + s[None, :], mask=(r < m) & (start + s[None, :] < depth))
+        total += {step}
+    tl.store(y + r * 32 + c, total, mask=c < n)
+"""
+
+
+@pytest.mark.parametrize(("step", "found"), [("tl.dot(a, a.T)", {"depth", "row"}), ("a", {"row"})])
+def test_where_rows_end_is_promised_to_what_reads_them_for_products(step, found):
+    """Other loops have a copy without masks; so has the store at the end."""
+    promised = access.promise(plain_function(PRODUCT.format(step=step)))
+    assert {v.name: d for v, d in promised.items()} == dict.fromkeys(found, 8)
 
 
 def test_general_variants_promise_nothing():

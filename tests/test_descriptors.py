@@ -281,6 +281,13 @@ def test_lower_bound_stays_where_an_offset_may_be_negative():
     assert [op.results[0].type.shape for op in compared if op.results[0].type.shape] == [(4, 1)]
 
 
+@pytest.mark.parametrize("promise", ["i >= 0", "0 < i"])
+def test_lower_bound_goes_where_an_offset_is_promised_not_to_be_negative(promise):
+    body = f"tl.assume({promise})\n    v = tl.make_tensor_descriptor(x, (m, n), (n, 1), (4, 8)).load([i, 0])"
+    function = run_passes(kernel_of(WINDOW.format(body=body, dtype="f32")))
+    assert not [op for op in ops(function) if op.row.predicate == ">=" and op.results[0].type.shape]
+
+
 def test_loop_that_advances_a_block_pointer_carries_only_its_sum_and_reads_wide():
     function = run_passes(row_sums())
     loops = [s for s in walk(function.body) if isinstance(s, For)]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gristmill.compiler.simt.run import run_simulated
 from gristmill.errors import KernelError
 from machines import compute, kernel_of, on_each_machine
 
@@ -160,6 +161,32 @@ def test_scan_in_a_loop_starts_anew(run):
     x = numbers(256)
     body = "y = x\nfor i in range(3):\n    y = tl.cumsum(y, 0)"
     assert (compute(run, "y", body=body, x=x) == x.cumsum(dtype="i4").cumsum(dtype="i4").cumsum(dtype="i4")).all()
+
+
+@on_each_machine
+def test_function_and_kernel_may_use_the_same_number(run):
+    """The function stands alone where it is run: what is computed before it is not there."""
+    x = numbers(64)
+    head = "def bounded(a, b):\n    return tl.minimum(a + b, 1000)"
+    body = "y = tl.minimum(x, 1000)"
+    for fold, size in (("tl.associative_scan(y, 0, bounded)", 64), ("tl.reduce(y, 0, bounded)", 1)):
+        got = compute(run, fold, head=head, body=body, x=x, size=size)
+        assert (got == np.minimum(np.cumsum(x), 1000)[-size:]).all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 32, 128])
+def test_folds_in_place_of_fewer_elements_than_threads_race_with_nobody(size):
+    """Threads with copies of elements tell what they make of them to no other thread, nor to memory."""
+    source = f"""
+    @gm.kernel(grid=1)
+    def k(p: gm.ptr[gm.i32]):
+        x = tl.load(p + tl.arange(0, {size}))
+        tl.store(p + tl.arange(0, {size}), tl.cumsum(x, 0, reverse=True) + tl.sum(x))
+    """
+    x = numbers(size)
+    want = x[::-1].cumsum()[::-1] + x.sum()
+    run_simulated(kernel_of(source), None, x)
+    assert (x == want).all()
 
 
 # ---- functions of elements

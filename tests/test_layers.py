@@ -17,7 +17,7 @@ PACKAGE = Path(gristmill.__file__).parent
 LAYERS = (
     ("__init__", "errors"),
     ("dtypes", "positions", "symbolic", "tensor_map", "tuning"),
-    ("signature", "specialisation", "tracing", "choices", "load", "declare", "adopt"),
+    ("signature", "specialisation", "tracing", "choices", "load", "declare", "described", "adopt"),
     ("compiler.ir", "compiler.op", "compiler.facts", "compiler.layout", "compiler.banks", "compiler.tensor"),
     ("compiler.machine",),
     ("language",),

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gristmill as gm
 import gristmill.language as tl
 import liger
 import liger_losses  # noqa: F401  (declares cases)
+import liger_mhc  # noqa: F401  (declares cases)
+import liger_mlp  # noqa: F401  (declares cases)
+import liger_moe  # noqa: F401  (declares cases)
 import liger_norms  # noqa: F401  (declares cases)
+import liger_products  # noqa: F401  (declares cases)
 from gristmill import dtypes as dt
 from gristmill.compiler.compile import compile_variant
 from gristmill.compiler.frontend import build
@@ -67,12 +73,17 @@ def test_what_triton_refuses_is_an_error_at_its_line(title):
 def test_ptx_assembles(title, target, tmp_path):
     kernel = ready(title)
     for number, variant in ((0, VARIANTS[0]), (-1, VARIANTS[-1])):
-        code = compile_variant(kernel, kernel.specialisations()[number], variant, TARGETS[target]).code
-        source = tmp_path / f"{variant.name}.ptx"
-        source.write_bytes(code)
-        command = [str(PTXAS.path), f"-arch={target}", str(source), "-o", str(tmp_path / "out.cubin")]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        assemble(
+            compile_variant(kernel, kernel.specialisations()[number], variant, TARGETS[target]).code, target, tmp_path
+        )
+
+
+def assemble(code, target, folder):
+    source = folder / "code.ptx"
+    source.write_bytes(code)
+    command = [str(PTXAS.path), f"-arch={target}", str(source), "-o", str(folder / "out.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def race_is_found(title):
@@ -95,13 +106,53 @@ def test_values_agree_with_numpy(run, title):
         return race_is_found(title)
     kernel = ready(title)
     for specialisation in kernel.specialisations():
-        arguments, wanted = outcome(title, specialisation)
-        run(kernel, specialisation, **arguments)
-        for name, want in wanted.items():
-            transform, numbers = want if isinstance(want, tuple) else (wide, want)
-            exact = arguments[name].dtype.kind == "i"
-            dtype = dt_numpy(dict(specialisation.dtypes)["D"])
-            compare(transform(arguments[name]), numbers, dtype, 0 if exact else CASES[title].ulps, specialisation.id)
+        agrees(run, title, specialisation)
+
+
+def agrees(run, title, specialisation, kernel=None):
+    """Run one specialisation of a case's kernel, or of the same kernel in other blocks."""
+    arguments, wanted = outcome(title, specialisation)
+    run(kernel or ready(title), specialisation, **arguments)
+    for name, want in wanted.items():
+        transform, numbers = want if isinstance(want, tuple) else (wide, want)
+        exact = arguments[name].dtype.kind == "i"
+        dtype = dt_numpy(dict(specialisation.dtypes)["D"])
+        compare(transform(arguments[name]), numbers, dtype, 0 if exact else CASES[title].ulps, specialisation.id)
+
+
+PRODUCTS = [title for title in COMPILED if CASES[title].file in liger.PRODUCTS]
+
+
+@pytest.mark.parametrize("title", PRODUCTS)
+def test_products_agree_on_targets_without_instructions_of_warpgroups(title):
+    agrees(partial(run_simulated, target="sm_80"), title, declared(title).specialisations()[-1])
+
+
+def called(title):
+    """A case's kernel in the blocks that its own configurations, or its caller, would choose."""
+    chosen = CASES[title]
+    kernel, given = getattr(liger.load(chosen.file), chosen.kernel), dict(chosen.declaration)
+    tuned = getattr(kernel, "configs", None)
+    names = tuned[0].kwargs if tuned else {}
+    constants = {name: values for name, values in given["constants"].items() if name not in names}
+    constants |= {name: values for name, values in liger.PRODUCTS[chosen.file].items() if name in constants}
+    if tuned:
+        given["configs"] = [gm.Config(num_warps=c.num_warps, num_stages=c.num_stages, **c.kwargs) for c in tuned]
+    return gm.specialise(kernel, name=title, **given | {"constants": constants, "dtypes": given["dtypes"][-1:]})
+
+
+@needs_ptxas
+@pytest.mark.parametrize("title", PRODUCTS)
+def test_products_in_their_own_blocks(title, pytestconfig, tmp_path):
+    if not pytestconfig.getoption("--thorough"):
+        pytest.skip("runs with --thorough")
+    kernel = called(title)
+    agrees(run_simulated, title, kernel.specialisations()[0], kernel)
+    for specialisation in kernel.specialisations():
+        try:
+            assemble(compile_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"]).code, "sm_90a", tmp_path)
+        except KernelError as error:
+            assert "bytes of shared memory" in error.message
 
 
 def compare(got, want, dtype, ulps, what):
@@ -120,7 +171,7 @@ def test_every_kernel_of_the_files_has_a_case():
     declared_kernels = {(case.file, case.kernel) for case in CASES.values()}
     for name in files:
         kernels = {key for key, value in vars(liger.load(name)).items() if type(value).__name__ in liger.DECORATED}
-        helpers = {"silu"}
+        helpers = {"silu", "_keyed_add", "_l2_swizzle"}
         missing = {key for key in kernels - helpers if (name, key) not in declared_kernels}
         assert not missing, f"{name}: {missing}"
         assert Path(liger.folder(), "liger_kernel", "ops", f"{name}.py").is_file()

@@ -178,6 +178,27 @@ def test_declarations_of_shipped_kernels_are_python_and_take_pointers_for_pointe
             assert is_choice or ast.unparse(value).startswith("gm.ptr") == is_pointer, key.value
 
 
+def test_a_parameter_with_methods_that_read_or_write_is_a_descriptor(tmp_path):
+    source = """
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def block(desc, row):
+        return desc.load([row, 0])
+
+    @triton.jit
+    def copy_kernel(a_desc, b_desc, scale):
+        b_desc.store([0, 0], block(a_desc, 0) * scale.to(tl.float32))
+    """
+    file = tmp_path / "k.py"
+    file.write_text(textwrap.dedent(source))
+    lines = port(file).splitlines()
+    for name in ("a_desc", "b_desc"):
+        entry = f'"{name}": ...,  # choose: the sizes of a block, as in gm.descriptor[D, "BLOCK_M", 64]'
+        assert entry in [line.strip() for line in lines]
+
+
 def test_what_addresses_and_bounds_are_made_of_is_an_integer(tmp_path):
     path = tmp_path / "k.py"
     path.write_text(

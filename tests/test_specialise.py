@@ -17,7 +17,7 @@ from gristmill.compiler.frontend import build
 from gristmill.compiler.interpreter import run_kernel
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel, load_kernels
-from gristmill.errors import DeclarationError, KernelError
+from gristmill.errors import DeclarationError, GristmillError, KernelError
 from gristmill.specialisation import VARIANTS
 from machines import bfloat16, on_each_machine
 
@@ -147,6 +147,79 @@ def test_names_of_the_declaration_are_not_those_of_the_body(tmp_path):
     y = np.zeros(5, np.float32)
     run_kernel(load(tmp_path, text), None, np.ones(3, np.float32), y, 1.0)
     assert y[:3].tolist() == [2.5] * 3
+
+
+# ---- descriptors ---------------------------------------------------------------------------------------------------
+
+WINDOWED = """
+from gristmill.compat import triton
+from gristmill.compat.triton import language as tl
+
+import gristmill as gm
+
+
+def hook(arguments):
+    arguments["x"].block_shape = [arguments["ROWS"], 8]
+
+
+@triton.autotune(configs=[triton.Config({"ROWS": 4}, pre_hook=hook)], key=[])
+@triton.jit
+def turn_kernel(x, y, ROWS: tl.constexpr):
+    row, column = tl.program_id(0) * ROWS, tl.program_id(1) * 8
+    y.store([column, row], x.load([row, column]).T)
+
+
+turn = gm.specialise(
+    turn_kernel,
+    signature={
+        "x": gm.descriptor[gm.f32, "ROWS", 8],
+        "y": gm.descriptor[gm.f32, 8, "2 * ROWS // 2"],
+        "m": gm.shape["x", 0],
+        "n": gm.shape["x", 1],
+    },
+    configs=[gm.Config(ROWS=4), gm.Config(ROWS=16)],
+    pick=lambda m, ROWS: m <= ROWS,
+    grid=lambda m, n, ROWS: (gm.cdiv(m, ROWS), gm.cdiv(n, 8)),
+)
+"""
+
+
+@on_each_machine
+@pytest.mark.parametrize("shape", [(3, 5), (4, 8), (13, 20), (1, 1)], ids=str)
+def test_arrays_are_tensor_descriptors_to_the_kernel(run, shape, tmp_path):
+    """Rows of x are farther apart than they are long; a configuration without hook stands for the one with."""
+    kernel = load(tmp_path, WINDOWED)
+    x, y = np.arange(400, dtype=np.float32).reshape(20, 20)[: shape[0], : shape[1]], np.full(shape[::-1], 7, np.float32)
+    run(kernel, None, x, y)
+    assert (y == x.T).all()
+
+
+def test_described_arrays_are_contiguous_along_their_last_axis(tmp_path):
+    kernel = load(tmp_path, WINDOWED)
+    assert [p.name for p in kernel.parameters[:2]] == ["x", "y"]
+    x = np.ones((4, 16), np.float32)
+    with pytest.raises(GristmillError, match="no specialisation"):
+        run_kernel(kernel, None, x[:, ::2], np.zeros((8, 4), np.float32))
+    with pytest.raises(GristmillError, match="no specialisation"):
+        run_kernel(kernel, None, x, np.zeros((4, 16), np.float32).T)
+    run_kernel(kernel, None, x[:, ::16], np.zeros((1, 4), np.float32))
+
+
+DESCRIBED = {
+    'gm.descriptor[gm.f32, "COLUMNS", 8]': "unknown name `COLUMNS`",
+    'gm.descriptor[gm.f32, "ROWS +", 8]': "is not an expression",
+    "gm.descriptor[gm.f32]": "describes no array",
+    "gm.descriptor[4, 8]": "describes no array",
+    "gm.descriptor[gm.f32, 4.0]": "describes no array",
+}
+
+
+@pytest.mark.parametrize("wrong", DESCRIBED)
+def test_what_describes_no_array_is_an_error_with_a_fix(wrong, tmp_path):
+    with pytest.raises(DeclarationError, match=DESCRIBED[wrong]) as caught:
+        load(tmp_path, WINDOWED.replace('gm.descriptor[gm.f32, "ROWS", 8]', wrong))
+    assert caught.value.fix
+    assert caught.value.position.line == 22
 
 
 # ---- goldens -------------------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         size,
         stride,
     )
+    from gristmill.described import descriptor
     from gristmill.dtypes import (
         AnyDtype as Dtype,
     )
@@ -64,6 +65,7 @@ _HOMES = {
     for name in names.split()
 }
 _HOMES["specialise"] = ("adopt", "specialise")
+_HOMES["descriptor"] = ("described", "descriptor")
 _HOMES["Dtype"] = ("dtypes", "AnyDtype")
 _HOMES["simulate"] = ("compiler.simt.run", "simulate")
 
@@ -87,6 +89,7 @@ __all__ = [
     "bool_",
     "cdiv",
     "constexpr",
+    "descriptor",
     "dtype_var",
     "f8e4m3",
     "f8e5m2",

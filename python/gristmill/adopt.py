@@ -11,6 +11,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.choices import read_constants
 from gristmill.declare import Declared, Kernel, assemble
+from gristmill.described import DescriptorType, where_dense
 from gristmill.dtypes import Dtype
 from gristmill.errors import DeclarationError
 from gristmill.positions import Site, caller_position, caller_span, find_call, find_site
@@ -59,7 +60,8 @@ def specialise(
     """Declare a kernel from a function that says nothing of its dtypes, such as one written for Triton.
 
     `signature` gives each array and scalar a type: `gm.ptr[D]`, `gm.i32`, `gm.shape["x", -1]`, or Triton's "*bf16",
-    "i32". An index type under a name that the function does not have is there for `grid` and `pick` to read.
+    "i32"; `gm.descriptor[D, "BLOCK_M", "BLOCK_K"]` is an array that the function takes as a tensor descriptor. An index
+    type under a name that the function does not have is there for `grid` and `pick` to read.
     `constants` lists the values of the others; a dtype, a dtype variable or None is given as it is. Constants that have
     a default need none. `configs` and `key` are by default those of `triton.autotune`; what `triton.heuristics`
     computes is computed here. The other arguments are those of `gm.kernel`. At a call arrays and scalars come first, in
@@ -81,8 +83,11 @@ def specialise(
         )
     choices = read_constants(read, reader.lists, reader.configs, site, reader.derived())
     title = _checked_name(name if name is not None else jitted.function.__name__, site)
-    declared = Declared(title, jitted.function, read, reader.types, sets, choices, site, tuple(reader.fixed.items()))
-    return assemble(declared, {"key": _known_keys(jitted, read) if choices.configs else None} | given)
+    reader.check_blocks(choices.values())
+    fixed = (*reader.fixed.items(), *reader.described.items())
+    declared = Declared(title, jitted.function, read, reader.types, sets, choices, site, fixed)
+    own = {"key": _known_keys(jitted, read) if choices.configs else None}
+    return assemble(declared, own | given | {"pick": where_dense(given.get("pick"), reader.described)})
 
 
 def _known_keys(jitted: Jitted, read: Signature) -> list[str] | None:
@@ -109,7 +114,7 @@ def unwrap(kernel: object) -> Jitted:
         keys = keys or list(getattr(inner, "keys", None) or ())
         heuristics |= dict(getattr(inner, "values", {}) or {})
         inner = following
-    return Jitted(inner, [_read_config(c) for c in configs], keys, heuristics)
+    return Jitted(inner, configs, keys, heuristics)
 
 
 def _read_config(config: Any) -> Config:
@@ -157,9 +162,12 @@ class _Reader:
         self.jitted = jitted
         self.site = site
         self.types = {name: _read_type(name, value, site) for name, value in types.items() if value != "constexpr"}
+        self.described = {name: t for name, t in self.types.items() if isinstance(t, DescriptorType)}
+        for name, described in self.described.items():
+            self.types |= {name: PointerType(described.dtype), **described.index_types(name)}
         self.constants = {name: _plain(name, value, site) for name, value in constants.items()}
         self.arguments = dict(inspect.signature(jitted.function).parameters)
-        self.configs = configs if configs is not None else jitted.configs or None
+        self.configs = configs if configs is not None else [_read_config(c) for c in jitted.configs] or None
         self.lists: dict[str, object] = {}
         self.fixed: dict[str, object] = {}
         self._check_names()
@@ -226,6 +234,14 @@ class _Reader:
         fix = f'add `"{name}": gm.ptr[D]` or another type, or list its values in `constants`'
         return at(self.site.of_keyword("signature"), f"`{name}` has no type", fix)
 
+    def check_blocks(self, constants: Mapping[str, tuple[object, ...]]) -> None:
+        """Check that the blocks of descriptors have sizes."""
+        for name, described in self.described.items():
+            try:
+                described.block_shape({name: values[0] for name, values in constants.items()})
+            except DeclarationError as error:
+                raise at(self.site.of_annotation(name), f"the block of `{name}`: {error.message}", error.fix) from None
+
     def derived(self) -> dict[str, Callable[[Mapping[str, object]], object]]:
         """Return the heuristics that are not overridden, as functions of the constants."""
         found = {n: f for n, f in self.jitted.heuristics.items() if n not in self.constants}
@@ -278,7 +294,7 @@ def _read_type(name: str, value: object, site: Site) -> object:
     """Return a type of the signature as annotations spell it."""
     _check_filled(name, value, site)
     if not isinstance(value, str):
-        if isinstance(value, (PointerType, IndexType, Dtype, DtypeVar)):
+        if isinstance(value, (PointerType, IndexType, DescriptorType, Dtype, DtypeVar)):
             return value
         raise at(site.of_annotation(name), f"`{value!r}` is not the type of a parameter", _TYPE_FIX)
     text, _, hint = value.replace(" ", "").partition(":")

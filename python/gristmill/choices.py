@@ -15,6 +15,7 @@ from gristmill.signature import BOUNDS_FIX, DtypeVar, Signature, at, closest
 from gristmill.specialisation import (
     DEFAULT_NUM_STAGES,
     DEFAULT_NUM_WARPS,
+    EMPTY,
     NUM_STAGES,
     NUM_WARPS,
     VARIANTS,
@@ -192,7 +193,7 @@ def _check_value(name: str, value: object, position: Position) -> None:
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise at(position, f"`{value}` does not fit in 64 bits", "write a number from -2**63 to 2**63 - 1")
-    if isinstance(value, str) and not _TEXT.fullmatch(value):
+    if isinstance(value, str) and value and not _TEXT.fullmatch(value):
         raise at(position, f"`{value!r}` cannot be part of an id", "use letters, digits and _ . + - only")
 
 
@@ -228,8 +229,10 @@ def _check_config_constant(name: str, lists: Values, names: tuple[str, ...], pos
 def _check_kinds(choices: ConstantChoices, site: Site) -> None:
     for name, values in choices.values().items():
         kinds = list(dict.fromkeys(_KINDS[type(v)] for v in values))
+        position = site.of_value(name if name in choices.lists else "configs")
+        if {"", EMPTY} <= set(values):
+            raise at(position, f"values `''` and `{EMPTY!r}` of `{name}` have one id", "give one of them another name")
         if len(kinds) > 1:
-            position = site.of_value(name if name in choices.lists else "configs")
             raise at(
                 position, f"values of `{name}` are of several kinds: {', '.join(kinds)}", "make them all of one kind"
             )

@@ -229,6 +229,9 @@ _LANGUAGE = {
 
 def _typed(argument: ast.arg, default: ast.expr | None, uses: Uses, variable: str) -> Entry:
     name = argument.arg
+    if name in uses.descriptors:
+        example = f'gm.descriptor[{variable}, "BLOCK_M", 64]'
+        return Entry(name, "...", f"choose: the sizes of a block, as in {example}")
     if name in uses.indices:
         return Entry(name, "...", "choose: gm.ptr[gm.i64] or gm.ptr[gm.i32], since its elements are indices")
     if name in uses.pointers:

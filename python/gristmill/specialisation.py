@@ -152,6 +152,9 @@ def symbol_name(identity: str, variant: Variant) -> str:
     return re.sub(r"[^A-Za-z0-9_]", "_", spelled) + "__" + variant.name
 
 
+EMPTY = "empty"  # the text without letters, in ids
+
+
 def show(value: object) -> str:
     """Return a constant's value as ids spell it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return EMPTY if value == "" else str(value).lower() if isinstance(value, bool) else str(value)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 MEMORY = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
+BLOCKWISE = ("load", "store", "gather", "scatter")
 PASSING = ("to", "cast", "where", "multiple_of", "max_contiguous", "broadcast_to", "expand_dims", "reshape", "advance")
 FROM_MEMORY = ("load", "sum", "max", "min", "argmax", "argmin", "reduce", "dot")
 LOOPS = ("range", "static_range", "arange", "cdiv")
@@ -17,11 +18,13 @@ class Uses:
     """Names of parameters by what is done with them, in order of appearance.
 
     `indices` are pointers whose elements are parts of addresses; `strides` gives the pointer that a stride belongs to.
+    `descriptors` have methods that read and write.
     `last_axis` is the highest axis that `program_id` is asked for.
     """
 
     pointers: dict[str, None] = field(default_factory=dict)
     maybe_pointers: dict[str, None] = field(default_factory=dict)
+    descriptors: dict[str, None] = field(default_factory=dict)
     indices: dict[str, None] = field(default_factory=dict)
     integers: dict[str, None] = field(default_factory=dict)
     floats: dict[str, None] = field(default_factory=dict)
@@ -56,7 +59,7 @@ def _pass_on(call: ast.Call, callee: ast.FunctionDef, inner: Uses, reader: _Read
     pairs = [*zip(names, call.args, strict=False), *((k.arg or "", k.value) for k in call.keywords)]
     for name, value in pairs:
         for leaf in reader.leaves(value):
-            for kind in ("pointers", "integers", "floats"):
+            for kind in ("pointers", "descriptors", "integers", "floats"):
                 if name in getattr(inner, kind):
                     getattr(uses, kind)[leaf] = None
 
@@ -121,6 +124,8 @@ class _Reader:
             name = _name(call.func)
             if (name in MEMORY or name.startswith("atomic_")) and call.args:
                 self._address(call.args[0], uses)
+            if (name in BLOCKWISE or name.startswith("atomic_")) and isinstance(call.func, ast.Attribute):
+                uses.descriptors |= dict.fromkeys(self._named(call.func.value))
             if name == "program_id" and call.args and isinstance(call.args[0], ast.Constant):
                 uses.last_axis = max(uses.last_axis, int(call.args[0].value))  # type: ignore[arg-type]
             if name in ("to", "cast") and "float" in ast.unparse(call) and isinstance(call.func, ast.Attribute):

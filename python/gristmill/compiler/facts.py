@@ -15,12 +15,14 @@ class Facts:
 
     Within groups of `contiguity` elements values rise by one, and the first of each is a multiple of `divisibility`
     (pointers: in bytes). Within groups of `constancy` elements values are equal. `constant` is the value, if known.
+    Rules of what divides are told whether the value is never negative.
     """
 
     divisibility: int = 1
     contiguity: int = 1
     constancy: int = 1
     constant: int | None = None
+    never_negative: bool = False
 
     @property
     def each(self) -> int:
@@ -84,6 +86,12 @@ def multiply_facts(x: Facts, y: Facts) -> Facts:
     known = x.constant is not None and y.constant is not None
     product = x.constant * y.constant if known else None  # type: ignore[operator]
     return Facts(min(x.each * y.each, UNKNOWN_LIMIT), 1, min(x.constancy, y.constancy), product)
+
+
+def remainder_facts(x: Facts, y: Facts) -> Facts:
+    """Facts of x % y, which has the sign of x: groups between two multiples of y stay whole, if none is below 0."""
+    group = min(x.contiguity, x.divisibility, y.constancy, y.each) if x.never_negative else 1
+    return Facts(min(x.first(group), y.each), group, min(x.constancy, y.constancy))
 
 
 def compare_facts(predicate: str, x: Facts, y: Facts) -> Facts:

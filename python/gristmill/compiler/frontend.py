@@ -16,8 +16,10 @@ from gristmill.compiler.op import Builder, building
 from gristmill.compiler.scope import MAX_CALL_DEPTH, Scope, source_of
 from gristmill.compiler.statements import execute_function
 from gristmill.declare import DtypeVar, Kernel, Specialisation, Variant
+from gristmill.described import DescriptorType
 from gristmill.errors import KernelError
 from gristmill.language import internal, stages  # noqa: F401  (declare the ops that passes insert)
+from gristmill.language.descriptors import make_tensor_descriptor
 from gristmill.language.index import set_index_dtype
 from gristmill.language.structure import describe_structure
 from gristmill.language.types import describe, is_number
@@ -38,6 +40,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
     set_index_dtype(index)
     fixed = {name: _fixed(value, specialisation) for name, value in kernel.fixed}
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **fixed, **dict(specialisation.constants), **parameters}
+    names |= _descriptors(kernel, builder, parameters, dict(specialisation.constants))
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
     builder.inline = lambda function, arguments: inline(scope, _plain(function), list(arguments), {})
     with building(builder):
@@ -62,6 +65,21 @@ def _parameter_type(parameter: Any, dtypes: dict[str, dt.Dtype], index: dt.Dtype
     declared = parameter.dtype
     dtype = dtypes[declared.name] if isinstance(declared, DtypeVar) else declared
     return Tile(Pointer(dtype) if parameter.kind == "pointer" else dtype)
+
+
+def _descriptors(
+    kernel: Kernel, builder: Builder, parameters: dict[str, Value], constants: dict[str, Any]
+) -> dict[str, Any]:
+    """Make the tensor descriptors of arrays that the kernel takes as such."""
+    found = {}
+    for name, described in kernel.fixed:
+        if isinstance(described, DescriptorType):
+            builder.position = kernel.site.of_annotation(name)
+            block = described.block_shape(constants)
+            sizes, steps = ([parameters[f"{name}_{what}{i}"] for i in range(len(block))] for what in ("size", "step"))
+            with building(builder):
+                found[name] = make_tensor_descriptor(parameters[name], sizes, [*steps[:-1], 1], block)
+    return found
 
 
 def _named_dtypes(kernel: Kernel, dtypes: dict[str, dt.Dtype]) -> dict[str, dt.Dtype]:

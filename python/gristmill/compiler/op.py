@@ -40,7 +40,8 @@ class OpRow:
     `place_alignment` on; `fills_shared`: it writes what another op keeps there. `is_product`: it may go to tensor
     cores. `is_window`: it reads a block that the hardware may copy. `is_cast`: it is the same number in another dtype.
     `expression`: what it is among the words of a launcher's expressions. `anchor_layout(op, number of warps)`: the
-    layout in which its result comes, and its last operand is needed.
+    layout in which its result comes, and its last operand is needed. `goes_along_axis`: threads exchange what lies
+    along its attribute `axis`, and nothing else. `divides`: by its last operand.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -65,6 +66,8 @@ class OpRow:
     is_product: bool = False
     is_window: bool = False
     is_cast: bool = False
+    goes_along_axis: bool = False
+    divides: bool = False
     expression: symbolic.Op | None = None
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None

@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.compiler import frontend
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
-from gristmill.compiler.passes import PIPELINE, access, regular, windows
+from gristmill.compiler.passes import PIPELINE, access, regular, turned, windows
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation, Variant
@@ -58,6 +58,8 @@ def _passed(
     function.overflows = function.is_padded and target.kind == "cuda"
     if not windows.keep(function):
         return function, {}
+    if target.kind == "cuda":
+        turned.run(function)
     divisibility = access.promise(function) if variant.is_aligned else {}
     function.facts |= divisibility
     watch("tile", function)

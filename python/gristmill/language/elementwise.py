@@ -10,7 +10,15 @@ import numpy as np
 
 from gristmill import dtypes as dt
 from gristmill import symbolic
-from gristmill.compiler.facts import Facts, Span, add_facts, compare_facts, multiply_facts, subtract_facts
+from gristmill.compiler.facts import (
+    Facts,
+    Span,
+    add_facts,
+    compare_facts,
+    multiply_facts,
+    remainder_facts,
+    subtract_facts,
+)
 from gristmill.compiler.ir import Value
 from gristmill.compiler.op import OpRow, emit, op
 from gristmill.errors import KernelError
@@ -211,7 +219,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.divide_roughly(x, y)
 
 
-@op("arithmetic", is_cheap=True, expression=symbolic.Op.FLOORDIV)
+@op("arithmetic", is_cheap=True, divides=True, expression=symbolic.Op.FLOORDIV)
 def floordiv(x: Any, y: Any) -> Value:
     """x // y of integers, truncated towards zero as in C (not floored); the lowest // -1 wraps, and x // 0 is x."""
     a, b = promoted(x, y, what="//", is_division=True)
@@ -238,7 +246,7 @@ def _(m: Any, x: Any, y: Any) -> Any:
     return m.quotient(x, y)
 
 
-@op("arithmetic", is_cheap=True)
+@op("arithmetic", is_cheap=True, divides=True)
 def mod(x: Any, y: Any) -> Value:
     """The remainder of x / y with the sign of x, as in C; exact, of floats too; of integers x % 0 is 0."""
     a, b = promoted(x, y, what="%", is_division=True)
@@ -248,6 +256,11 @@ def mod(x: Any, y: Any) -> Value:
 @mod.reference
 def _(x: Any, y: Any) -> Any:
     return np.fmod(x, y)
+
+
+@mod.facts
+def _(op: Any, x: Facts, y: Facts) -> Facts:
+    return remainder_facts(x, y)
 
 
 mod.sign_function = lambda op, x, y: x

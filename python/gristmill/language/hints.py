@@ -71,12 +71,28 @@ max_constancy = _declare(
 )
 
 
+_LEAST = {">=": (0, None), ">": (-1, None), "<=": (None, 0), "<": (None, -1)}
+"""From which number on a comparison says that the other side, the left or the right, is not negative."""
+
+
+@op("internal", is_cheap=True, is_view=True, is_promise=True)
+def not_negative(x: Any) -> Value:
+    """x, which is promised to be 0 or more."""
+    return emit("not_negative", x.type, x)
+
+
+not_negative.reference(lambda x: x)
+not_negative.facts(lambda op, x: x)
+not_negative.lower(lambda m, x: x)
+not_negative.sign_function = lambda op, x: True
+
+
 @op("hint")
 def assume(cond: Any) -> None:
     """Promise that a scalar condition holds.
 
-    `x % 16 == 0`, also joined by `&` or `and` with others, widens memory access as `multiple_of(x, 16)` does;
-    what else is promised changes nothing.
+    `x % 16 == 0`, also joined by `&` or `and` with others, widens memory access as `multiple_of(x, 16)` does, and of
+    `x >= 0` and `x > 0` masks need not ask again; what else is promised changes nothing.
     """
     if not isinstance(cond, Value):
         if not cond:
@@ -100,6 +116,12 @@ def _promise(cond: Value, made: dict[Value, Op]) -> None:
         for rest, zero in (statement.operands, statement.operands[::-1]):
             if _number(zero, made) == 0:
                 _promise_multiple(made.get(rest), made)
+    elif statement.row.predicate in _LEAST:
+        of_left, of_right = _LEAST[statement.row.predicate]
+        for (x, bound), least in ((statement.operands, of_left), (statement.operands[::-1], of_right)):
+            number = _number(bound, made)
+            if least is not None and number is not None and number >= least and x.type.dtype.is_int:
+                not_negative(x)
 
 
 def _promise_multiple(rest: Op | None, made: dict[Value, Op]) -> None:

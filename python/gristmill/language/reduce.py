@@ -60,7 +60,7 @@ def _declare(
     identity: Callable[[dt.Dtype], Any],
 ) -> OpRow:
     infer.__name__ = name
-    row = op("reduction", kind="tile")(infer)
+    row = op("reduction", kind="tile", goes_along_axis=True)(infer)
     row.reference(lambda x, *, axis: reference(x, axis))
     row.result_layout = _result_layout
 
@@ -174,7 +174,7 @@ reduce_or = _declare(
 # -- by an author's function
 
 
-@op("reduction", kind="tile")
+@op("reduction", kind="tile", goes_along_axis=True)
 def reduce(input: Any, axis: Any, combine_fn: Any, keep_dims: Any = False) -> Any:
     """Combine the elements along `axis` (None: all) by `combine_fn(a, b)`, which is associative and commutative.
 

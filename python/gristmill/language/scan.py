@@ -14,7 +14,7 @@ from gristmill.language.regions import as_given, combine_by, combining_block, in
 from gristmill.language.types import as_value, cast_to, check_axis, describe, need_dtype
 
 
-@op("scan", kind="tile")
+@op("scan", kind="tile", goes_along_axis=True)
 def associative_scan(input: Any, axis: Any, combine_fn: Any, reverse: Any = False) -> Any:
     """Element i of the result combines elements 0 to i along `axis`, in order, by `combine_fn(before, element)`.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import (
     Block,
@@ -19,6 +21,7 @@ from gristmill.compiler.ir import (
     uses,
     walk,
 )
+from gristmill.compiler.passes.signs import never_negative
 from gristmill.dtypes import Dtype
 from gristmill.language.windows import parts_of
 
@@ -40,7 +43,8 @@ def run(function: Function) -> None:
 def facts_of(function: Function, promised: dict[Value, int]) -> Known:
     """Return what is known of values if parameters are multiples of the numbers that are promised of them."""
     known: Known = {v: Facts(divisibility=d, constancy=1) for v, d in (function.facts | promised).items()}
-    _block(function.body, known)
+    # What a kernel divides indices by are numbers of tiles, rows or columns: it need not say that they are positive.
+    _block(function.body, known, never_negative(function, counts_divide=True))
     return known
 
 
@@ -67,11 +71,14 @@ def _widths(op: Op, known: Known) -> dict[str, int]:
     return {"width": width, "unmasked": unmasked, "contiguous": facts.contiguity}
 
 
-def _block(block: Block, known: Known) -> None:
-    """Fill in what is known below `block`; what is promised of a value holds to the block's end."""
+def _block(block: Block, known: Known, counts: set[Value]) -> None:
+    """Fill in what is known below `block`; what is promised of a value holds to the block's end.
+
+    `counts` are never negative.
+    """
     outside: Known = {}
     for statement in block.statements:
-        _statement(statement, known)
+        _statement(statement, known, counts)
         if isinstance(statement, Op) and statement.row.is_promise:
             value = statement.operands[0]
             outside.setdefault(value, known.get(value, Facts()))
@@ -79,33 +86,38 @@ def _block(block: Block, known: Known) -> None:
     known.update(outside)
 
 
-def _statement(statement: Statement, known: Known) -> None:
+def _statement(statement: Statement, known: Known, counts: set[Value]) -> None:
     if isinstance(statement, Op):
         rule = statement.row.facts_function
         if rule is not None and statement.results:
-            known[statement.results[0]] = rule(statement, *(known.get(v, Facts()) for v in statement.operands))
+            facts = [known.get(v, Facts()) for v in statement.operands]
+            if statement.row.divides:
+                facts = [replace(f, never_negative=v in counts) for v, f in zip(statement.operands, facts, strict=True)]
+            known[statement.results[0]] = rule(statement, *facts)
         if statement.row.touches_memory and statement.operands[0].type.is_pointer:
             statement.attributes |= _widths(statement, known)
     elif isinstance(statement, For):
         lower, _, step = (known.get(v, Facts()) for v in statement.operands[:3])
         known[statement.body.arguments[0]] = Facts(min(lower.each, step.each))
-        _loop(statement, statement.body, statement.body.arguments[1:], statement.operands[3:], known)
+        _loop(statement, statement.body, statement.body.arguments[1:], statement.operands[3:], known, counts)
     elif isinstance(statement, While):
-        _loop(statement, statement.body, statement.body.arguments, statement.operands, known)
-        _block(statement.condition, known)
+        _loop(statement, statement.body, statement.body.arguments, statement.operands, known, counts)
+        _block(statement.condition, known, counts)
     elif isinstance(statement, If):
         for inner in statement.blocks:
-            _block(inner, known)
+            _block(inner, known, counts)
         for result, *sides in zip(statement.results, *(b.yields for b in statement.blocks), strict=True):
             known[result] = known.get(sides[0], Facts()).meet(known.get(sides[1], Facts()))
 
 
-def _loop(loop: For | While, body: Block, arguments: list[Value], initial: list[Value], known: Known) -> None:
+def _loop(
+    loop: For | While, body: Block, arguments: list[Value], initial: list[Value], known: Known, counts: set[Value]
+) -> None:
     """Assume what holds at the start, and weaken it until a step keeps it."""
     for argument, value in zip(arguments, initial, strict=True):
         known[argument] = known.get(value, Facts())
     while True:
-        _block(body, known)
+        _block(body, known, counts)
         met = [known[a].meet(known.get(y, Facts())) for a, y in zip(arguments, body.yields, strict=True)]
         if met == [known[a] for a in arguments]:
             break
@@ -116,14 +128,21 @@ def _loop(loop: For | While, body: Block, arguments: list[Value], initial: list[
 def promise(function: Function) -> dict[Value, int]:
     """Return what index parameters should be multiples of so that rows of arrays start on 16 bytes.
 
-    Only those matter that offsets of addresses are computed from, or that windows cannot do without.
+    Only those matter that offsets of addresses are computed from, or that windows cannot do without; what addresses
+    are divided by, and where arrays end that a loop reads for products, where access is wider for it.
     """
     elements = [v.type.dtype.element for v in function.parameters if isinstance(v.type.dtype, Pointer)]
     if not elements:
         return {}
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
-    found = dict.fromkeys(_reached(function, [op.operands[-1] for op in ops if op.row.is_address]), divisor)
+    offsets = [op.operands[-1] for op in ops if op.row.is_address]
+    found = dict.fromkeys(_reached(function, offsets), divisor)
+    reads = _read_for_products(function)
+    masks = [op.operands[1] for op in reads if len(op.operands) > 1]
+    for value in (v for v in _reached(function, [*offsets, *masks], in_any_way=True) if v not in found):
+        more = found | {value: divisor}
+        found = more if _widths_with(function, more, reads) != _widths_with(function, found, reads) else found
     needed = _needed([place for op in ops if op.row.is_window for place in aligned_places(op)], function)
     return {
         v: number
@@ -152,12 +171,28 @@ def _needed(places: list[tuple[Value, int]], function: Function) -> dict[Value, 
     return promised
 
 
-def _reached(function: Function, values: list[Value]) -> list[Value]:
-    """The index parameters from which values are computed."""
+def _read_for_products(function: Function) -> list[Op]:
+    """The reads in loops of products, whose masks no copy of the loop goes without."""
+    loops = [s for s in walk(function.body) if isinstance(s, For)]
+    bodies = [[s for s in loop.body.statements if isinstance(s, Op)] for loop in loops]
+    of_products = [ops for ops in bodies if any(op.row.is_product for op in ops)]
+    return [op for ops in of_products for op in ops if op.row.effect == "read" and not op.row.is_window]
+
+
+def _widths_with(function: Function, promised: dict[Value, int], masked: list[Op]) -> list[tuple[int, ...]]:
+    """How wide each access may be with what is promised; the masks of `masked` count, too."""
+    facts_of(function, promised)
+    accesses = [s for s in walk(function.body) if isinstance(s, Op) and "unmasked" in s.attributes]
+    values = [(op, op.attributes) for op in accesses]
+    return [(a["unmasked"], a["contiguous"], a["width"] if op in masked else 0) for op, a in values]
+
+
+def _reached(function: Function, values: list[Value], *, in_any_way: bool = False) -> list[Value]:
+    """The index parameters from which values are computed by what keeps multiples, or `in_any_way`."""
     made = definitions(function.body)
     inductions = {loop.body.arguments[0] for loop in walk(function.body) if isinstance(loop, For)}
     carried = {v: before for v, before in sources(function.body).items() if v not in inductions}
-    met = reached(values, lambda value: _computed_from(value, made, carried))
+    met = reached(values, lambda value: _computed_from(value, made, carried, in_any_way))
     return [v for v in function.parameters if v in met and is_index(v)]
 
 
@@ -167,10 +202,12 @@ def is_index(value: Value) -> bool:
     return value.type.is_scalar and isinstance(dtype, Dtype) and dtype.is_int
 
 
-def _computed_from(value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]]) -> list[Value]:
-    """What arithmetic made `value` of, or loops and branches hand on: by ops that keep multiples."""
+def _computed_from(
+    value: Value, made: dict[Value, Statement], carried: dict[Value, list[Value]], in_any_way: bool
+) -> list[Value]:
+    """What arithmetic made `value` of, or loops and branches hand on: by ops that keep multiples, or `in_any_way`."""
     statement = made.get(value)
     if not isinstance(statement, Op):
         return carried.get(value, [])
-    is_arithmetic = statement.row.facts_function is not None and not statement.row.predicate
-    return statement.operands if is_arithmetic else []
+    keeps_multiples = not statement.row.predicate and not statement.row.divides
+    return statement.operands if statement.row.facts_function and (in_any_way or keeps_multiples) else []

@@ -14,9 +14,9 @@ def run(function: Function) -> None:
     _Masks(function, never_negative(function)).block(function.body, {})
 
 
-def never_negative(function: Function) -> set[Value]:
-    """The integers of which it is known."""
-    signs = _Signs(function)
+def never_negative(function: Function, *, counts_divide: bool = False) -> set[Value]:
+    """The integers of which it is known; `counts_divide`: if nothing is divided by negative numbers."""
+    signs = _Signs(function, counts_divide)
     signs.block(function.body)
     return signs.never_negative
 
@@ -24,12 +24,18 @@ def never_negative(function: Function) -> set[Value]:
 class _Signs:
     """`never_negative` holds the integers of which that is known."""
 
-    def __init__(self, function: Function):
+    def __init__(self, function: Function, counts_divide: bool):
         self.never_negative: set[Value] = set(function.never_negative)
+        self.counts_divide = counts_divide
 
     def block(self, block: Block) -> None:
+        made = set(block.arguments)
         for statement in block.statements:
             self._statement(statement)
+            made.update(statement.results)
+            if isinstance(statement, Op) and statement.row.is_promise and statement.operands[0] in made:
+                # It holds wherever the block runs, from its start on.
+                self._add(statement.operands[0], statement.results[0] in self.never_negative)
 
     def _statement(self, statement: Statement) -> None:
         if isinstance(statement, Op):
@@ -49,6 +55,8 @@ class _Signs:
 
     def _op(self, op: Op) -> None:
         parts = [v in self.never_negative for v in op.operands]
+        if self.counts_divide and op.row.divides:
+            parts[-1] = True
         rule = op.row.sign_function
         if op.results and (rule is not None or op.row.is_view):
             self._add(op.results[0], all(parts) if rule is None else rule(op, *parts))

@@ -31,8 +31,10 @@ def _share(block: Block, known: dict[Any, Value], same: dict[Value, Value]) -> N
     known, kept = dict(known), []
     for statement in block.statements:
         statement.operands[:] = [same.get(v, v) for v in statement.operands]
+        # A machine runs an op's block alone, by its arguments: what stands outside is not there.
+        around = {} if isinstance(statement, Op) else known
         for inner in statement.blocks:
-            _share(inner, known, same)
+            _share(inner, around, same)
         if isinstance(statement, Op) and not statement.row.effect and len(statement.results) == 1:
             key = _key(statement)
             if key in known:

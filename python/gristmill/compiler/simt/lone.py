@@ -66,7 +66,7 @@ def _passed_on(op: Op, function: Function, spare: Spare) -> Spare:
     row = op.row
     if row.is_own or row.goes_by_register:
         return spare
-    if row.result_layout is None:
+    if not row.goes_along_axis:
         return EVERYBODY
     _, lanes, warps, blocks = function.layouts[op.operands[0]].split(op.attributes["axis"])
     partners = zip(("lane", "warp", "block"), (lanes, warps, blocks), strict=True)

@@ -121,7 +121,9 @@ def test_files_of_kernels_compile(block, page_folder):
         for specialisation in kernel.specialisations()[:2]:
             for target in map(find_target, TARGETS):
                 seen = []
-                lower_variant(kernel, specialisation, specialisation.variants[0], target, lambda s, _, to=seen: to.append(s))
+                lower_variant(
+                    kernel, specialisation, specialisation.variants[0], target, lambda s, _, to=seen: to.append(s)
+                )
                 assert seen[-1] == "llvm"
 
 

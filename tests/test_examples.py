@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gristmill.build.settings import CUDA_TARGETS, plan_cubins
 from gristmill.cli import main, make_parser
 from gristmill.compiler.compile import lower_variant
 from gristmill.compiler.interpreter import run_kernel
-from gristmill.compiler.targets import find_target
+from gristmill.compiler.passes import PIPELINE
+from gristmill.compiler.targets import ROWS, find_target
 from gristmill.declare import load_kernels
 from pages import BLOCKS, DOCS, Block
 
@@ -164,6 +166,22 @@ def test_commands_run_and_print_what_is_shown(block, page_folder, capsys):
     printed = capsys.readouterr()
     if shown:
         assert_shows(printed.out + printed.err, shown)
+
+
+def test_the_page_about_targets_lists_them_and_the_default_cubins():
+    page = (DOCS / "targets.md").read_text()
+    for target in ROWS:
+        (line,) = re.findall(rf"^\| .*`{target.name}`.*\|$", page.partition("## Cubins")[0], re.M)
+        assert target.kind == "host" or f"{target.ptx_version // 10}.{target.ptx_version % 10}" in line
+    for cubin in plan_cubins(CUDA_TARGETS):
+        assert f"\n| `{cubin.arch}` | `{cubin.source}` |" in page
+
+
+def test_the_page_about_the_compiler_lists_the_passes_in_order():
+    page = (DOCS / "compiler.md").read_text().partition("## Passes")[2].partition("## Lowering")[0]
+    said = {("cuda", "host"): "both", ("cuda",): "CUDA"}
+    last = {name: said[kinds] for name, _, kinds in PIPELINE if (name, kinds) != ("access", ("cuda",))}
+    assert re.findall(r"^\| `(\w+)` \| (\w+) \|", page, re.M) == list(last.items())
 
 
 def test_a_text_that_is_not_printed_is_noticed():

@@ -184,15 +184,20 @@ def tables_of(tmp_path, kernels, *rows):
     return read_tables([tmp_path / "t.toml"], kernels)
 
 
+def place_of(kernels, name: str) -> int:
+    return next(i for k in kernels for i, each in enumerate(k.specialisations()) if each.id == name)
+
+
 def test_rows_become_indices_in_order_of_device_and_key(tmp_path, kernels):
     flipped = row(16, take="twice__f32__256__true__w8", constants=(("FLIP", True),))
     tables = tables_of(tmp_path, kernels, row(64), row(32, place=A100, variant="g32"), flipped)
     assert tables.warnings == []
     assert tables.devices == (A100, H200)
+    plain = place_of(kernels, "twice__f32__64__false__w2")
     assert tables.rows["twice"] == (
-        TunedRow(0, (32, 1), 2, 1, 0),
-        TunedRow(1, (16, 1), 1, 0, 2),
-        TunedRow(1, (64, 1), 2, 0, 0),
+        TunedRow(0, (32, 1), plain, 1, 0),
+        TunedRow(1, (16, 1), place_of(kernels, "twice__f32__256__true__w8"), 0, 2),
+        TunedRow(1, (64, 1), plain, 0, 0),
     )
     assert tables.rows["once"] == ()
 
@@ -220,9 +225,11 @@ def test_a_stale_row_is_left_out_with_a_warning(tmp_path, kernels, bad, message)
 
 def test_later_files_come_before_earlier_ones(tmp_path, kernels):
     save(tmp_path / "a.toml", [row(16), row(32)])
-    save(tmp_path / "b.toml", [row(16, take="twice__f32__256__false__w8")])
+    later = row(16, take="twice__f32__256__false__w8")
+    save(tmp_path / "b.toml", [later])
     tables = read_tables([tmp_path / "a.toml", tmp_path / "b.toml"], kernels)
-    assert [(r.key[0], r.specialisation) for r in tables.rows["twice"]] == [(16, 0), (32, 2)]
+    places = [place_of(kernels, later.take), place_of(kernels, row().take)]
+    assert [(r.key[0], r.specialisation) for r in tables.rows["twice"]] == [(16, places[0]), (32, places[1])]
 
 
 @pytest.mark.skipif(not CXX, reason="no C++ compiler")

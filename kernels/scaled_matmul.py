@@ -26,9 +26,9 @@ def programs(m, n, BLOCK_M, BLOCK_N):
     return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.sm_count)
 
 
-def in_use(D, E):
-    """What is usual: f16 is the result of products of f8e4m3 alone."""
-    return E in [gm.bf16] or D in [gm.f8e4m3]
+def in_use(D, E, BLOCK_M, BLOCK_N):
+    """What is usual: f16 is the result of products of f8e4m3 alone, and f8e5m2, which is rarer, has fewer tiles."""
+    return D in [gm.f8e4m3] or (E in [gm.bf16] and (D in [gm.i8] or (BLOCK_M, BLOCK_N) != (128, 128)))
 
 
 def suits(

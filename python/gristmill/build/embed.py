@@ -27,7 +27,8 @@ CONTAINER: dict[str, Any] = {"format": lzma.FORMAT_XZ, "check": lzma.CHECK_CRC32
 LZMA2 = {"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}
 # Instructions have 16 bytes: what a byte is like depends on where it stands in them, not on the byte before.
 INSTRUCTION_BYTES = 16
-MODELS = {"ptx": LZMA2, "cubin": {**LZMA2, "lc": 0, "lp": 4, "pb": 4}}
+# Text is not aligned to anything.
+MODELS = {"ptx": {**LZMA2, "pb": 0}, "cubin": {**LZMA2, "lc": 0, "lp": 4, "pb": 4}}
 DTYPE_NAMES = {"bool": "boolean"}
 
 IMAGES_CPP = """\

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -273,7 +274,7 @@ def test_flatten_and_unflatten_are_inverse(shape, data):
 # ---- executed for every thread -------------------------------------------------------------------------------------
 
 
-PLACES, PLACE_BYTES = 16, 8192
+PLACES, PLACE_BYTES = 8, 65536
 
 
 class Threads(SimtMachine):
@@ -283,6 +284,10 @@ class Threads(SimtMachine):
         function = Function("", Block(), 1 << len(layout.warp), 1 << len(layout.block), used_bytes=PLACES * PLACE_BYTES)
         super().__init__(function)
         self.places = iter([Place(PLACE_BYTES * i, PLACE_BYTES) for i in range(PLACES)])
+
+    def scratch(self, dtypes: Any, elements: int) -> list[Any]:
+        assert elements * sum(dtype.itemsize for dtype in dtypes) <= PLACE_BYTES
+        return super().scratch(dtypes, elements)
 
     def place(self, layout: Layout) -> Value:
         """Return a value that has this layout."""

@@ -85,8 +85,9 @@ def _tile_attribute(base: Any, name: str) -> Any:
         return PROPERTIES[name](base)
     if name == "element_ty" and base.type.is_pointer:
         return base.type.dtype.element
-    row = methods().get(name)
-    if row is None:
+    own = ALIASES.get(name, name)
+    row = ROWS.get(own) or COMPOSITES.get(own)
+    if row is None or not _takes_tile(row):
         fix = _closest(name, [*methods(), *PROPERTIES], ".")
         fix = fix or "see `gristmill.language` for what there is"
         raise KernelError(f"tiles have no `{name}`", fix=fix)

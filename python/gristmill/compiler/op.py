@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from gristmill import symbolic
@@ -103,7 +104,7 @@ class OpRow:
     def doc(self) -> str:
         return inspect.getdoc(self.infer) or ""
 
-    @property
+    @cached_property
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.infer)
 
@@ -184,7 +185,7 @@ class Composite:
     def doc(self) -> str:
         return inspect.getdoc(self.function) or ""
 
-    @property
+    @cached_property
     def signature(self) -> inspect.Signature:
         return inspect.signature(self.function)
 

@@ -50,13 +50,15 @@ def assemble_kernel(
     try:
         assembled = assembler(ptxas, ptx, plan.arch)
     except AssemblyError as error:
-        culprit = _find_culprit(ptxas, plan, entries, starts, error)
+        culprit = _find_culprit(assembler, ptxas, plan, entries, starts, error)
         raise assembly_failure(kernel, culprit, plan, error) from None
     cache.put(key, assembled.pack())
     return assembled, time.perf_counter() - begun, False
 
 
-def _find_culprit(ptxas: Ptxas, plan: Cubin, entries: Entries, starts: Sequence[int], error: AssemblyError) -> str:
+def _find_culprit(
+    assembler: Assembler, ptxas: Ptxas, plan: Cubin, entries: Entries, starts: Sequence[int], error: AssemblyError
+) -> str:
     """The specialisation whose code ptxas refuses: by the line or the function that it names, or by trying each."""
     if error.line:
         return entries[max(0, bisect_right(starts, error.line) - 1)][0]
@@ -65,7 +67,7 @@ def _find_culprit(ptxas: Ptxas, plan: Cubin, entries: Entries, starts: Sequence[
             return specialisation
     for specialisation, code in entries:
         try:
-            assemble(ptxas, code.code, plan.arch)
+            assembler(ptxas, code.code, plan.arch)
         except AssemblyError:
             return specialisation
     return ""

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from build_fakes import PTX, SPILLING
-from gristmill.build.assembly import assemble_kernel
 from gristmill.build.cache import Cache
 from gristmill.build.ptxas import Assembled, AssemblyError, Usage, assemble, find_ptxas, read_usage
 from gristmill.build.run import build_module
@@ -135,7 +134,7 @@ def test_a_specialisation_that_ptxas_does_not_name_is_found(tmp_path, monkeypatc
             raise AssemblyError("it crashed", 0)
         return Assembled(b"", {})
 
-    monkeypatch.setattr(assemble_kernel, "__defaults__", (assemble_mutely,))
+    monkeypatch.setattr("gristmill.build.worker.assemble", assemble_mutely)
     with pytest.raises(BuildError, match="`gelu_backward__f16__256` for sm_90a: ptxas: it crashed"):
         build(tmp_path, ptxas=find_ptxas())
 

@@ -491,6 +491,6 @@ def test_blocks_of_an_outer_loop_take_no_maps_from_those_of_an_inner_one():
 
 def test_a_block_that_begins_between_chunks_is_a_mistake(monkeypatch):
     monkeypatch.setattr(access, "aligned_places", lambda window: [])
-    monkeypatch.setattr(simulation, "_prepared", simulation._prepared.__wrapped__)  # what is kept would be wrong for other tests
+    monkeypatch.setattr(simulation, "_prepared", simulation._prepared.__wrapped__)  # keep nothing of it
     with pytest.raises(SimulationError, match="`a` is copied from column 7, which is not on 16 bytes"):
         run_placed(run_simulated, placed_kernel(place="[0, start + x]"), itself, 7)

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 from activation import gated, gates, gelu_gates, np_gelu, np_sigmoid, within_reach
-from matmul import ACCURACY, matrix, place_of
-from tiles import GENERAL, LARGE, SMALL, count, in_use, is_fastest, summed_in
+from matmul import ACCURACY, matrix, place_of, product
+from tiles import GENERAL, LARGE, SMALL, count, in_use, is_fastest
 
 import gristmill as gm
 import gristmill.language as tl
@@ -71,9 +71,7 @@ def linear_activated(
     for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
         row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
         rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
-        sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(D))
-        for start in range(0, depth, STEP):
-            sums = tl.dot(left.load([row, start]), right.load([column, start]).T, sums)
+        sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, STEP, D, False, True)
         sums += tl.load(bias + columns, mask=columns < n).to(sums.dtype)[None, :]
         v = scale.to(sums.dtype) * activated(sums, D, ACTIVATION)
         places, keep = rows[:, None] * n + columns[None, :], (rows[:, None] < m) & (columns[None, :] < n)

@@ -2,6 +2,8 @@
 
 import math
 
+from tiles import summed_in
+
 import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import Case, Cost, Tolerance, spec
@@ -154,13 +156,14 @@ def matmul(
         places = (a_row, a_column, b_row, b_column, out_row, out_column)
         scattered(a, b, out, places, m, n, depth, BLOCK_M, BLOCK_N, D, precision_of(PRECISION))
     else:
-        left = matrix(a, m, depth, a_row, a_column, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), A_TURNED)
-        right = matrix(b, depth, n, b_row, b_column, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, B_TURNED)
+        STEP: tl.constexpr = step_of(BLOCK_M, BLOCK_N, D)
+        left = matrix(a, m, depth, a_row, a_column, BLOCK_M, STEP, A_TURNED)
+        right = matrix(b, depth, n, b_row, b_column, STEP, BLOCK_N, B_TURNED)
         to = matrix(out, m, n, out_row, 1, BLOCK_M, BLOCK_N, False)
         for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
             how = precision_of(PRECISION)
-            sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, A_TURNED, B_TURNED, how)
+            sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, STEP, D, A_TURNED, B_TURNED, how)
             to.store([row, column], sums)
 
 
@@ -218,12 +221,13 @@ def linear(
     bias.
     """
     m = out_size // n
-    left = matrix(x, m, depth, depth, 1, BLOCK_M, step_of(BLOCK_M, BLOCK_N, D), False)
-    right = matrix(w, depth, n, 1, depth, step_of(BLOCK_M, BLOCK_N, D), BLOCK_N, True)
+    STEP: tl.constexpr = step_of(BLOCK_M, BLOCK_N, D)
+    left = matrix(x, m, depth, depth, 1, BLOCK_M, STEP, False)
+    right = matrix(w, depth, n, 1, depth, STEP, BLOCK_N, True)
     to = matrix(out, m, n, n, 1, BLOCK_M, BLOCK_N, False)
     for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
         row, column = place_of(tile, m, n, BLOCK_M, BLOCK_N)
-        sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, D, False, True)
+        sums = product(left, right, row, column, depth, BLOCK_M, BLOCK_N, STEP, D, False, True)
         columns = column + tl.arange(0, padded(BLOCK_N))
         terms = tl.load(bias + columns, mask=columns < n).to(sums.dtype)
         to.store([row, column], sums + terms[None, :])
@@ -256,17 +260,16 @@ def regular(length):
     return length * 0
 
 
-def product(left, right, row, column, depth, ROWS, COLUMNS, dtype, LEFT_TURNED, RIGHT_TURNED, PRECISION="tf32x3"):
-    """The sums of one tile; some are computed as their transposes, since instructions have 64 rows."""
-    SUMMED: tl.constexpr = tl.float64 if dtype == tl.float64 else tl.float32
+def product(left, right, row, column, depth, ROWS, COLUMNS, STEP, dtype, LEFT_TURNED, RIGHT_TURNED, PRECISION="tf32x3"):
+    """The sums of one tile, by steps of the depth; some are computed as transposes, since instructions have 64 rows."""
     if is_swapped(ROWS):
-        sums = tl.zeros((COLUMNS, padded(ROWS)), SUMMED)
-        for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
+        sums = tl.zeros((COLUMNS, padded(ROWS)), summed_in(dtype))
+        for start in range(0, depth, STEP):
             y = right.load([column, start]) if RIGHT_TURNED else right.load([start, column]).T
             sums = tl.dot(y, left.load([row, start]).T, sums, PRECISION)
         return sums.T
-    sums = tl.zeros((ROWS, padded(COLUMNS)), SUMMED)
-    for start in range(0, depth, step_of(ROWS, COLUMNS, dtype)):
+    sums = tl.zeros((ROWS, padded(COLUMNS)), summed_in(dtype))
+    for start in range(0, depth, STEP):
         x = left.load([start, row]).T if LEFT_TURNED else left.load([row, start])
         y = right.load([column, start]).T if RIGHT_TURNED else right.load([start, column])
         sums = tl.dot(x, y, sums, PRECISION)
@@ -290,7 +293,7 @@ def scattered(a, b, out, places, m, n, depth, ROWS, COLUMNS, dtype, PRECISION):
     for tile in range(tl.program_id(0), tl.cdiv(m, ROWS) * tl.cdiv(n, COLUMNS), tl.num_programs(0)):
         row, column = place_of(tile, m, n, ROWS, COLUMNS)
         rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
-        sums = tl.zeros((ROWS, COLUMNS), tl.float64 if dtype == tl.float64 else tl.float32)
+        sums = tl.zeros((ROWS, COLUMNS), summed_in(dtype))
         for start in range(0, depth, STEP):
             steps = start + tl.arange(0, STEP)
             left = a + rows[:, None] * a_row + steps[None, :] * a_column

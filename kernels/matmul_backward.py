@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from matmul import ACCURACY, matrix, place_of
+from matmul import ACCURACY, matrix, place_of, product
 from tiles import GENERAL, LARGE, SMALL, count, is_along, is_fastest, next_turn, store_tile, summed_in
 
 import gristmill as gm
@@ -114,15 +114,11 @@ def gradients_of_rows(
         if tile < tiles:
             p, rows, columns, stride = da, m, depth, da_row
             row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
-            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
-            for start in range(0, n, STEP):
-                sums = tl.dot(by_rows.load([row, start]), right.load([column, start]).T, sums)
+            sums = product(by_rows, right, row, column, n, BLOCK_M, BLOCK_N, STEP, dtype, False, True)
         else:
             p, rows, columns, stride = db, depth, n, db_row
             row, column = place_of(tile - tiles, depth, n, BLOCK_M, BLOCK_N)
-            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
-            for start in range(0, m, STEP):
-                sums = tl.dot(left.load([start, row]).T, by_columns.load([start, column]), sums)
+            sums = product(left, by_columns, row, column, m, BLOCK_M, BLOCK_N, STEP, dtype, True, False)
         store_tile(p, row, column, rows, columns, stride, sums)
 
 
@@ -138,15 +134,11 @@ def gradients(dout, m, n, dout_row, x, depth, x_row, w, w_row, dx, dx_row, dw, d
         if tile < tiles:
             p, rows, stride = dx, m, dx_row
             row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
-            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
-            for start in range(0, n, STEP):
-                sums = tl.dot(by_rows.load([row, start]), along.load([start, column]), sums)
+            sums = product(by_rows, along, row, column, n, BLOCK_M, BLOCK_N, STEP, dtype, False, False)
         else:
             p, rows, stride = dw, n, dw_row
             row, column = place_of(tile - tiles, n, depth, BLOCK_M, BLOCK_N)
-            sums = tl.zeros((BLOCK_M, BLOCK_N), summed_in(dtype))
-            for start in range(0, m, STEP):
-                sums = tl.dot(by_columns.load([start, row]).T, right.load([start, column]), sums)
+            sums = product(by_columns, right, row, column, m, BLOCK_M, BLOCK_N, STEP, dtype, True, False)
         store_tile(p, row, column, rows, depth, stride, sums)
     return all_tiles
 

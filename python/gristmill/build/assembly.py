@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gristmill.build.cache import Cache, make_key
 from gristmill.build.code import Code
-from gristmill.build.ptxas import Assembled, AssemblyError, Ptxas, Usage, assemble, join_entries
+from gristmill.build.ptxas import Assembled, AssemblyError, Ptxas, Usage, join_entries
 from gristmill.build.settings import Cubin
 from gristmill.build.worker import position_of
 from gristmill.errors import BuildError
@@ -35,11 +35,11 @@ class Spill:
 
 
 def assemble_kernel(
-    ptxas: Ptxas, cache: Cache, kernel: Kernel, plan: Cubin, entries: Entries, assembler: Assembler = assemble
+    ptxas: Ptxas, cache: Cache, kernel: Kernel, plan: Cubin, entries: Entries, assembler: Assembler
 ) -> tuple[Assembled, float, bool]:
     """Return the cubin of all entries, the seconds that it took, and whether it was in the cache.
 
-    `assembler` is `assemble`, or does the same elsewhere.
+    `assembler` is `ptxas.assemble`, or does the same elsewhere.
     Raises BuildError that names the specialisation if ptxas refuses its code.
     """
     ptx, starts = join_entries([code.code for _, code in entries])

@@ -8,20 +8,23 @@ from dataclasses import dataclass
 
 ALIGNMENT = 16
 
-PLAIN_IMAGES_CPP = """\
-// Generated: the images without compression, as the assembler reads them from plain_images.bin, and where they are.
-#include "c/plain_images.hpp"
-
+# The blob of images, as the assembler reads it from a file.
+BLOB = """\
 __asm__(
     ".section .rodata.gristmill_images,\\"a\\",%progbits\\n"
     ".balign 16\\n"
     ".globl gristmill_images\\n"
     ".hidden gristmill_images\\n"
     "gristmill_images:\\n"
-    ".incbin \\"plain_images.bin\\"\\n"
+    ".incbin \\"{file}\\"\\n"
     ".byte 0\\n"
     ".previous\\n");
+"""
+PLAIN_IMAGES_CPP = """\
+// Generated: the images without compression, as the assembler reads them from plain_images.bin, and where they are.
+#include "c/plain_images.hpp"
 
+{blob}
 namespace gristmill {{
 
 static const PlainStream streams[]{{{rows}{{0xFFFFFFFF, 0}}}};
@@ -46,4 +49,5 @@ def unpack_images(blob: bytes, streams: Iterable[tuple[int, int]]) -> PlainImage
         rows.append(f"{{{offset}, {len(content)}}}, ")
         content += lzma.decompress(blob[offset : offset + size])
         content += bytes(-len(content) % ALIGNMENT)
-    return PlainImages(bytes(content), PLAIN_IMAGES_CPP.format(rows="".join(rows), count=len(rows)))
+    code = PLAIN_IMAGES_CPP.format(blob=BLOB.format(file="plain_images.bin"), rows="".join(rows), count=len(rows))
+    return PlainImages(bytes(content), code)

@@ -401,9 +401,8 @@ def _suiting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, 
 
     typed = [s for s in kernel.specialisations() if dict(s.dtypes) == found]
     fitting = [s for s in typed if constants.items() <= dict(s.constants).items()]
-    yield from (s for s in fitting if holds(kernel.pick, s) and holds(kernel.prefer, s))
-    if kernel.prefer:
-        yield from (s for s in fitting if holds(kernel.pick, s) and not holds(kernel.prefer, s))
+    suiting = (s for s in fitting if holds(kernel.pick, s))
+    yield from sorted(suiting, key=lambda s: not holds(kernel.prefer, s)) if kernel.prefer else suiting
 
 
 def _has_code(candidate: Specialisation, obstacle: Obstacle) -> bool:

@@ -140,15 +140,15 @@ def promise(function: Function) -> dict[Value, int]:
     found = dict.fromkeys(_reached(function, offsets), divisor)
     reads = _read_for_products(function)
     masks = [op.operands[1] for op in reads if len(op.operands) > 1]
-    for value in (v for v in _reached(function, [*offsets, *masks], in_any_way=True) if v not in found):
+    others = [v for v in _reached(function, [*offsets, *masks], in_any_way=True) if v not in found]
+    widths = _widths_with(function, found, reads) if others else []
+    for value in others:
         more = found | {value: divisor}
-        found = more if _widths_with(function, more, reads) != _widths_with(function, found, reads) else found
+        if (wider := _widths_with(function, more, reads)) != widths:
+            found, widths = more, wider
     needed = _needed([place for op in ops if op.row.is_window for place in aligned_places(op)], function)
-    return {
-        v: number
-        for v, number in (found | {v: max(n, found.get(v, 1)) for v, n in needed.items()}).items()
-        if number > 1
-    }
+    promised = found | {v: max(number, found.get(v, 1)) for v, number in needed.items()}
+    return {v: number for v, number in promised.items() if number > 1}
 
 
 def aligned_places(window: Op) -> list[tuple[Value, int]]:

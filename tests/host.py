@@ -18,8 +18,7 @@ import numpy as np
 from gristmill.compiler.interpreter import _choose, _evaluate, _fill, obstacle_of, suitable_variant, without
 from gristmill.compiler.targets import TARGETS, Target
 from gristmill.declare import Kernel
-from gristmill.dtypes import Dtype
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import Dtype, dt_numpy
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from kept import compiler_version, kept
 

@@ -12,7 +12,7 @@ import numpy as np
 import gristmill as gm
 import liger
 from gristmill.declare import Kernel
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from gristmill.specialisation import Specialisation
 
 D = gm.dtype_var("D", gm.Float)

@@ -18,8 +18,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import run_kernel
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.declare import Kernel, load_kernels
-from gristmill.dtypes import Dtype, parse_dtype
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import Dtype, dt_numpy, parse_dtype
 from host import levels, run_on_host
 
 Run = Callable[..., Any]

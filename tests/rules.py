@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError
-from gristmill.language.index import dt_numpy
 from machines import RUNNERS, compute
 
 INF, NAN = math.inf, math.nan

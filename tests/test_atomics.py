@@ -9,9 +9,9 @@ import pytest
 
 from gristmill import dtypes as dt
 from gristmill.compiler.interpreter import InterpreterError, run_kernel
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError
 from gristmill.language.atomic import SCOPES, SEMS, TAKEN
-from gristmill.language.index import dt_numpy
 from machines import RUNNERS, array, kernel_of, on_each_in_order, on_each_machine, same
 
 INTEGERS = ("i32", "i64", "u32", "u64")

@@ -14,7 +14,7 @@ import pytest
 import gristmill
 from gristmill.cases import Spec
 from gristmill.cli import main
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from gristmill.runtime import demo, specs
 
 DEVICE = ("cuda:0", "ok", "Stub GPU")

@@ -174,7 +174,7 @@ def test_scalars_of_every_dtype_arrive():
 
 def numpy_dtype(name: str) -> np.dtype:
     from gristmill import dtypes as dt
-    from gristmill.language.index import dt_numpy
+    from gristmill.dtypes import dt_numpy
 
     return dt_numpy(getattr(dt, name))
 

@@ -7,7 +7,7 @@ import pytest
 
 from gristmill.cases import Case, Spec, spec_of
 from gristmill.declare import Kernel, Specialisation, check_pairs
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from machines import on_each_machine, shipped_kernels
 
 PAIRS = [(kernel, dtypes) for kernel in shipped_kernels().values() for dtypes in {s.dtypes: 0 for s in kernel.expanded}]

@@ -24,8 +24,8 @@ from gristmill.compiler.compile import compile_variant
 from gristmill.compiler.frontend import build
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.targets import TARGETS
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError, SimulationError
-from gristmill.language.index import dt_numpy
 from gristmill.specialisation import VARIANTS
 from liger_cases import CASES, declared, outcome, wide
 from machines import RUNNERS, on_each_machine

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from host import levels, runner
 from machines import compute, kernel_of, on_each_machine
 

@@ -14,8 +14,7 @@ from gristmill.compiler import catalogue
 from gristmill.compiler.catalogue import EXAMPLES, Operation, operations
 from gristmill.compiler.interpreter import run_kernel
 from gristmill.declare import Kernel
-from gristmill.dtypes import parse_dtype
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy, parse_dtype
 from machines import MACHINES, RUNNERS, kernels_of
 
 SIZE = 16

@@ -12,8 +12,8 @@ import pytest
 
 import public_folds  # noqa: F401  (registers what runs its cases)
 from gristmill import dtypes as dt
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import GristmillError
-from gristmill.language.arrays import dt_numpy
 from machines import RUNNERS as RUN_ON
 from machines import Run, bfloat16, compute, kernel_of, on_each_machine, shipped_kernels
 from public_runs import RUNNERS, padded, runs

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
-from gristmill.dtypes import Dtype
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import Dtype, dt_numpy
 from machines import RUNNERS, array, compute, kernel_of, needs_host, on_each_machine, same
 from rules import BY_NAME, EVERY, INF, INTEGERS, NAN, numbers, refused, spelled
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from machines import array, bfloat16, compute, on_each_machine, same
 
 INF, NAN = math.inf, math.nan

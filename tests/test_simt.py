@@ -14,8 +14,8 @@ from gristmill.cli import main
 from gristmill.compiler.interpreter import run_kernel
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.declare import Kernel
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import SimulationError
-from gristmill.language.index import dt_numpy
 from gristmill.specialisation import VARIANTS
 from machines import KERNELS_DIR, bfloat16, kernel_of, shipped_kernels
 

@@ -20,8 +20,8 @@ from gristmill.compiler.simt.numbers import Numbers
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.simt.shared import SharedMemory, SharedTile
 from gristmill.compiler.targets.threads import Held
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import Position, SimulationError
-from gristmill.language.index import dt_numpy
 from machines import kernel_of
 
 PLACE = Position("kernel.py", 7, 5, 9, "    here")

@@ -16,8 +16,8 @@ from gristmill.compiler.ir import Block, Function
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.numbers import Numbers, convert, from_bits, fused, number_of, to_bits
 from gristmill.compiler.simt.run import run_simulated
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError
-from gristmill.language.index import dt_numpy
 from machines import array, compute
 
 NUMBERS = [d for d in dt.ALL if not d.name.startswith("f8")]

@@ -11,9 +11,8 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, Function, Pointer
 from gristmill.compiler.simt.machine import SimtMachine
 from gristmill.compiler.simt.numbers import Numbers, storage
-from gristmill.dtypes import Dtype
+from gristmill.dtypes import Dtype, dt_numpy
 from gristmill.errors import Position, SimulationError
-from gristmill.language.index import dt_numpy
 
 THREADS = 64
 INDEX = np.arange(THREADS)

@@ -13,7 +13,7 @@ from assembled import assemble_text
 from gristmill.compiler.compile import compile_variant
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from gristmill.specialisation import VARIANTS
 from machines import on_each_in_order, on_each_machine
 from ptx import needs_ptxas

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gristmill import dtypes as dt
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 from machines import compute, on_each_machine
 
 hypothesis = pytest.importorskip("hypothesis")

@@ -230,7 +230,7 @@ def rowwise(
 def _filled(shape: tuple[int, ...], dtype: Dtype, values: str, random: Any) -> Any:
     import numpy as np
 
-    from gristmill.language.arrays import dt_numpy
+    from gristmill.dtypes import dt_numpy
 
     wanted = dt_numpy(dtype)
     if values == "poison":

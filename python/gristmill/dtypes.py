@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gristmill.errors import DeclarationError
 
@@ -66,6 +67,20 @@ _ALIASES = {
     "int1": bool_, "float8_e4m3fn": f8e4m3, "float8e4nv": f8e4m3, "float8_e5m2": f8e5m2, "float8e5": f8e5m2,
 }  # fmt: skip
 _BY_NAME = {d.name: d for d in ALL} | _ALIASES
+
+
+EXTENDED = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}  # of ml_dtypes
+
+
+def dt_numpy(dtype: Any) -> Any:
+    """Return the numpy dtype of an element type; bf16 and f8 are those of ml_dtypes. Raises ImportError without it."""
+    import numpy as np
+
+    if dtype.name in EXTENDED:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, EXTENDED[dtype.name]))
+    return np.dtype(np.bool_ if dtype == bool_ else f"{dtype.kind}{dtype.bits}")
 
 
 def parse_dtype(spelling: object) -> Dtype:

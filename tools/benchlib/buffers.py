@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from benchlib.work import Arrays, Work
-from gristmill.language.index import dt_numpy
+from gristmill.dtypes import dt_numpy
 
 CACHES = 4
 """How many times the last cache all sets together exceed it."""

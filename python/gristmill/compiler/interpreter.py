@@ -18,9 +18,9 @@ from gristmill.compiler.frontend import build
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Tile, Value, While, clone_block, walk
 from gristmill.compiler.passes import access
 from gristmill.declare import Kernel, Parameter
-from gristmill.dtypes import Dtype, parse_dtype
+from gristmill.dtypes import Dtype, dt_numpy, parse_dtype
 from gristmill.errors import GristmillError
-from gristmill.language.arrays import computed, dt_numpy, to_dtype, to_float8
+from gristmill.language.arrays import computed, to_dtype, to_float8
 from gristmill.language.float8 import is_float8
 from gristmill.specialisation import VARIANTS, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate

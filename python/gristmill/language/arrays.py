@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 
 from gristmill import dtypes as dt
+from gristmill.dtypes import dt_numpy
 from gristmill.language.float8 import encode, is_float8
-
-
-def dt_numpy(dtype: Any) -> Any:
-    """Return the numpy dtype of an element type; bf16 and f8 are those of ml_dtypes."""
-    names = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
-    if dtype.name in names:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, names[dtype.name]))
-    return np.dtype(np.bool_ if dtype == dt.bool_ else f"{dtype.kind if dtype.kind != 'uint' else 'uint'}{dtype.bits}")
 
 
 def filled(shape: tuple[int, ...], number: Any, dtype: dt.Dtype) -> Any:

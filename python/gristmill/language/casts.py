@@ -10,8 +10,9 @@ from gristmill import dtypes as dt
 from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Pointer, Value
 from gristmill.compiler.op import emit, op
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError
-from gristmill.language.arrays import dt_numpy, to_dtype
+from gristmill.language.arrays import to_dtype
 from gristmill.language.elementwise import ne
 from gristmill.language.structure import PointerType
 from gristmill.language.types import as_value, cast_to, constant, describe, is_number, need_dtype

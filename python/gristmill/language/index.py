@@ -10,8 +10,9 @@ from gristmill import dtypes as dt
 from gristmill.compiler.facts import Facts, Span, constant_facts, power_of_two_in
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.op import composite, emit, op
+from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError
-from gristmill.language.arrays import dt_numpy, filled
+from gristmill.language.arrays import filled
 from gristmill.language.types import (
     as_value,
     broadcast_value,

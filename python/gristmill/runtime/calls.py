@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.dtypes import Dtype, parse_dtype
+from gristmill.dtypes import Dtype, dt_numpy, parse_dtype
 from gristmill.errors import GristmillError
 from gristmill.runtime.specs import load_specs
 
 EXAMPLE = '--shape "a=f16[4096,4096] b=f16[4096,4096].T out=f16[4096,4096] alpha=2.0"'
 _ARRAY = re.compile(r"(\w+)\[([\d, ]*)\](\.T)?")
 _WORD = re.compile(r"(\w+)=((?:\w+\[[^\]]*\](?:\.T)?)|\S+)")
-_EXTENDED = {"bf16": "bfloat16", "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}  # of ml_dtypes
 
 
 @dataclass(frozen=True)
@@ -90,17 +89,11 @@ def _made(values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _numpy_dtype(dtype: Dtype) -> Any:
-    import numpy as np
-
-    if dtype.name in _EXTENDED:
-        try:
-            import ml_dtypes
-        except ImportError:
-            message = f"arrays of {dtype} need ml_dtypes, which is not installed here"
-            raise GristmillError(message, fix="pip install ml_dtypes") from None
-        return np.dtype(getattr(ml_dtypes, _EXTENDED[dtype.name]))
-    kind = {"float": "f", "int": "i", "uint": "u", "bool": "b"}[dtype.kind]
-    return np.dtype(f"{kind}{dtype.itemsize}")
+    try:
+        return dt_numpy(dtype)
+    except ImportError:
+        message = f"arrays of {dtype} need ml_dtypes, which is not installed here"
+        raise GristmillError(message, fix="pip install ml_dtypes") from None
 
 
 def put(device: Any, arguments: dict[str, Any]) -> dict[str, Any]:

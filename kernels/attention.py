@@ -1,0 +1,256 @@
+"""Attention: each query's mean of the values, weighted by the softmax of its products with the keys."""
+
+import math
+
+import numpy as np
+from tiles import is_along
+
+import gristmill as gm
+import gristmill.language as tl
+from gristmill.cases import Case, Cost, Tolerance, spec
+
+D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
+
+LOG2_E = 1.4426950408889634
+CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
+FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
+
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1}
+CONFIGS = [gm.Config(**LARGE), gm.Config(**GENERAL)]
+
+
+def fits(D, HEAD, BLOCK_M):
+    """Wide elements and wide heads have the tile for all calls."""
+    return (BLOCK_M == 64) | ((D.itemsize == 2) & (HEAD <= 128))
+
+
+def programs(batch, heads, queries, BLOCK_M):
+    """The grid: programs go from tile to tile, as many as the device runs at once."""
+    return gm.minimum(batch * heads * gm.cdiv(queries, BLOCK_M), gm.sm_count)
+
+
+def suits(
+    batch, heads, queries, width, groups, keys, q_size, q_column, k_size, k_batch_size, k_width, k_column, v_size,
+    v_groups, v_keys, v_width, v_column, out_size, out_heads, out_queries, out_column, lse_size, HEAD,
+):  # fmt: skip
+    """Whether shapes go together, and elements of a head are side by side."""
+    is_q = (q_size == batch * heads * queries * HEAD) & (width == HEAD) & is_along(q_column, HEAD, q_size)
+    is_k = (
+        (k_size == batch * groups * keys * HEAD)
+        & (k_width == HEAD)
+        & (k_batch_size == batch)
+        & is_along(k_column, HEAD, k_size)
+    )
+    is_v = (
+        (v_size == k_size)
+        & (v_groups == groups)
+        & (v_keys == keys)
+        & (v_width == HEAD)
+        & is_along(v_column, HEAD, v_size)
+    )
+    is_out = (
+        (out_size == q_size) & (out_heads == heads) & (out_queries == queries) & is_along(out_column, HEAD, out_size)
+    )
+    return is_q & is_k & is_v & is_out & (lse_size * HEAD == q_size) & (heads % gm.maximum(groups, 1) == 0)
+
+
+def is_fastest(queries, BLOCK_M):
+    """Whether a tile is full enough."""
+    return (BLOCK_M == 64) | (queries >= 64)
+
+
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits, grid=programs, pick=suits, prefer=is_fastest)
+def attention_forward(
+    q: gm.ptr[D],
+    k: gm.ptr[D],
+    v: gm.ptr[D],
+    out: gm.ptr[D],
+    lse: gm.ptr[gm.f32],
+    scale: gm.f32,
+    causal: gm.i32 = 0,
+    window: gm.i32 = 0,
+    batch: gm.shape["q", 0] = None,
+    heads: gm.shape["q", 1] = None,
+    queries: gm.shape["q", 2] = None,
+    width: gm.shape["q", 3] = None,
+    groups: gm.shape["k", 1] = None,
+    keys: gm.shape["k", 2] = None,
+    q_size: gm.size["q"] = None,
+    q_batch: gm.stride["q", 0] = None,
+    q_head: gm.stride["q", 1] = None,
+    q_row: gm.stride["q", 2] = None,
+    q_column: gm.stride["q", 3] = None,
+    k_size: gm.size["k"] = None,
+    k_batch_size: gm.shape["k", 0] = None,
+    k_width: gm.shape["k", 3] = None,
+    k_batch: gm.stride["k", 0] = None,
+    k_head: gm.stride["k", 1] = None,
+    k_row: gm.stride["k", 2] = None,
+    k_column: gm.stride["k", 3] = None,
+    v_size: gm.size["v"] = None,
+    v_groups: gm.shape["v", 1] = None,
+    v_keys: gm.shape["v", 2] = None,
+    v_width: gm.shape["v", 3] = None,
+    v_batch: gm.stride["v", 0] = None,
+    v_head: gm.stride["v", 1] = None,
+    v_row: gm.stride["v", 2] = None,
+    v_column: gm.stride["v", 3] = None,
+    out_size: gm.size["out"] = None,
+    out_heads: gm.shape["out", 1] = None,
+    out_queries: gm.shape["out", 2] = None,
+    out_batch: gm.stride["out", 0] = None,
+    out_head: gm.stride["out", 1] = None,
+    out_row: gm.stride["out", 2] = None,
+    out_column: gm.stride["out", 3] = None,
+    lse_size: gm.size["lse"] = None,
+    HEAD: gm.constexpr = None,
+    BLOCK_M: gm.constexpr = None,
+    BLOCK_N: gm.constexpr = None,
+):
+    """out = softmax(scale * q @ k.T) @ v for each head, and lse = the logarithm of the sum of exponentials.
+
+    The shapes are [batch, heads, queries, HEAD] for q and out, [batch, groups, keys, HEAD] for k and v, and contiguous
+    [batch, heads, queries] for lse; heads are a multiple of groups, and neighbours share keys and values. All but the
+    elements of a head may lie any distance apart, as in `x.swapaxes(1, 2)` of [batch, queries, heads, HEAD].
+
+    With `causal=1` query i sees keys up to i, with `causal=2` up to i + keys - queries. With a `window` above 0 it
+    sees so many of these at most, the last ones; without `causal`, those nearer than that on both sides. A query that
+    sees nothing gives 0, and -inf in lse. `scale` must not be negative: out is NaN then. Sums are f32, weights are
+    rounded to the dtype of v.
+    """
+    shift = tl.where(causal == 2, keys - queries, 0)
+    q_blocks = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, BLOCK_M, HEAD)
+    k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK_N, HEAD)
+    v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK_N, HEAD)
+    to = blocks_of(out, batch, heads, queries, out_batch, out_head, out_row, BLOCK_M, HEAD)
+    factor = tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
+    height = tl.cdiv(queries, BLOCK_M)
+    near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
+    for tile in range(tl.program_id(0), batch * heads * height, tl.num_programs(0)):
+        head, row = place_of(tile, batch * heads, height, near, causal)
+        row *= BLOCK_M
+        rows = row + tl.arange(0, BLOCK_M)
+        i, j = head // heads, head % heads
+        group = j // (heads // groups)
+        low, high = seen(row, BLOCK_M, BLOCK_N, keys, shift, causal, window)
+        first, last = limits(rows, keys, shift, causal, window)
+        x = q_blocks.load([i, j, row, 0]).reshape(BLOCK_M, HEAD)
+        most = tl.full((BLOCK_M,), -float("inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        sums = tl.zeros((BLOCK_M, HEAD), tl.float32)
+        for start in range(low, high, BLOCK_N):
+            columns = start + tl.arange(0, BLOCK_N)
+            s = tl.dot(x, k_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD).T)
+            keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
+            s = tl.where(keep, s, -float("inf"))
+            top = tl.maximum(most, tl.max(s, 1) * factor)
+            origin = tl.where(top == -float("inf"), 0.0, top)
+            p = tl.exp2(s * factor - origin[:, None])
+            fall = tl.exp2(most - origin)
+            total = total * fall + tl.sum(p, 1)
+            sums *= fall[:, None]
+            sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
+            most = top
+        tl.store(lse + head * queries + rows, (most + tl.log2(total)) / LOG2_E, mask=rows < queries)
+        sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
+        to.store([i, j, row, 0], sums.to(D).reshape(1, 1, BLOCK_M, HEAD))
+
+
+def blocks_of(p, batch, heads, rows, batch_stride, head_stride, row_stride, ROWS, HEAD):
+    """A descriptor of an array of [batch, heads, rows, HEAD] by blocks of rows of one head."""
+    return tl.make_tensor_descriptor(
+        p, [batch, heads, rows, HEAD], [batch_stride, head_stride, row_stride, 1], [1, 1, ROWS, HEAD]
+    )
+
+
+def together(heads, bytes_of_head, causal):
+    """How many heads programs take in turn: as many as stay in the cache, where tiles of a head differ in length."""
+    return tl.where(causal > 0, tl.minimum(tl.maximum(CACHE_BYTES // tl.maximum(bytes_of_head, 1), 1), heads), 1)
+
+
+def place_of(tile, heads, height, near, causal):
+    """The head and the number of a block of its queries: of some heads the longest blocks first."""
+    group = tile // (height * near)
+    rest = tile % (height * near)
+    count = tl.minimum(near, heads - group * near)
+    row = rest // count
+    return group * near + rest % count, tl.where(causal > 0, height - 1 - row, row)
+
+
+def limits(rows, keys, shift, causal, window):
+    """The first key that each query sees, and the one behind the last."""
+    first = tl.where(window > 0, rows + shift - window + 1, 0)
+    last = tl.where(causal > 0, rows + shift + 1, tl.where(window > 0, rows + shift + window, keys))
+    return first, tl.minimum(last, keys)
+
+
+def seen(row, ROWS, COLUMNS, keys, shift, causal, window):
+    """From where to where some query of a block sees keys; the first is that of a block of keys."""
+    first, _ = limits(row, keys, shift, causal, window)
+    _, last = limits(row + ROWS - 1, keys, shift, causal, window)
+    return tl.maximum(first, 0) // COLUMNS * COLUMNS, last
+
+
+# ---- reference and cases -------------------------------------------------------------------------------------------
+
+
+def reference(q, k, v, scale, causal, window):
+    """By the definition, in float64."""
+    queries, keys, share = q.shape[2], k.shape[2], q.shape[1] // max(1, k.shape[1])
+    k, v = (np.repeat(x, share, axis=1) for x in (k, v))
+    s = scale * q @ k.swapaxes(2, 3)
+    shift = keys - queries if causal == LAST else 0
+    distance = np.arange(keys)[None, :] - np.arange(queries)[:, None] - shift
+    keep = np.full((queries, keys), True)
+    if causal:
+        keep &= distance <= 0
+    if window > 0:
+        keep &= (distance > -window) & (distance < window)
+    s = np.where(keep, s, -np.inf)
+    most = np.max(s, -1, keepdims=True, initial=-np.inf)
+    p = np.exp(s - np.where(np.isinf(most), 0, most))
+    total = p.sum(-1, keepdims=True)
+    return p @ v / np.where(total > 0, total, 1), (np.log(total) + most)[..., 0]
+
+
+def case(batch, heads, queries, head, groups=None, keys=None, use="test", **scalars):
+    groups, keys = groups or heads, queries if keys is None else keys
+    size = f"{batch} x {heads} x {queries} x {head}"
+    others = [f"{groups} groups"] * (groups != heads) + [f"{keys} keys"] * (keys != queries)
+    name = ", ".join([size, *others, *(f"{name} {value}" for name, value in scalars.items())])
+    rows, columns = (batch, heads, queries, head), (batch, groups, keys, head)
+    shapes = {"q": rows, "k": columns, "v": columns, "out": rows, "lse": rows[:3]}
+    return Case(name, shapes, use, scalars={"scale": 1 / math.sqrt(head), **scalars})
+
+
+CASES = [
+    case(1, 2, 129, 64),
+    case(2, 1, 1, 64),
+    case(1, 4, 77, 64, groups=2, keys=133),
+    case(1, 1, 200, 64, causal=FIRST),
+    case(1, 2, 60, 64, groups=1, keys=170, causal=LAST),
+    case(1, 1, 170, 64, keys=60, causal=LAST),
+    case(1, 1, 150, 64, causal=FIRST, window=40),
+    case(1, 1, 150, 64, window=70),
+    case(1, 1, 3, 64, keys=0),
+    case(0, 1, 3, 64),
+    case(1, 8, 500, 64, use="demo"),
+    *(case(4, 32, 4096, head, use="bench", **how) for head in (64, 128) for how in ({}, {"causal": FIRST})),
+    *(case(1, 32, 16384, head, use="bench", **how) for head in (64, 128) for how in ({}, {"causal": FIRST})),
+    *(case(16, 16, 512, 128, use="bench", **how) for how in ({}, {"causal": FIRST})),
+    *(case(4, 32, 1024, 128, use="bench", **how) for how in ({}, {"causal": FIRST})),
+    *(case(2, 16, 2048, 128, use="bench", **how) for how in ({}, {"causal": FIRST})),
+]
+
+
+def cost(shapes, itemsize):
+    """What is read and written once, and two operations for each product of elements, as if every key was seen."""
+    batch, heads, queries, head = shapes["q"]
+    size = sum(math.prod(shape) * itemsize(name) for name, shape in shapes.items())
+    return Cost(size, 4 * batch * heads * queries * shapes["k"][2] * head)
+
+
+ACCURACY = Tolerance(f32=4e-6, half_ulps=1.0, absolute=4e-3)
+
+spec(attention_forward, reference=reference, cases=CASES, cost=cost, whole=["k", "v"], tolerance=ACCURACY)

@@ -175,7 +175,7 @@ def test_one_operand_may_be_computed(run):
 def test_products_of_what_the_next_step_writes_again_are_waited_for():
     function = prepared(kernel_of(COMPUTED))
     assert len(ops(function, "ring")) == len(ops(function, "share")) == 1
-    assert [op.attributes["is_open"] for op in ops(function, "product")] == [False]
+    assert [op.attributes["pending"] for op in ops(function, "product")] == [False]
 
 
 # ---- what must not be copied ahead ----------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ def test_products_may_follow_from_each_other(run, n, operands, sums, stages, war
 def test_slots_are_released_behind_products_that_are_waited_for(operands):
     function = prepared(chained_kernel(operands))
     assert (function.producer_warps, len(function.maps)) == ((4, 0) if operands == "round" else (1, 3))
-    assert not any(op.attributes["is_open"] for op in ops(function, "product"))
+    assert not any(op.attributes["pending"] for op in ops(function, "product"))
     loops = [s for s in walk(function.body) if isinstance(s, For)]
     for loop in (loop for loop in loops if all(isinstance(s, Op) for s in loop.body.statements)):
         names = [op.name for op in loop.body.statements]

@@ -250,6 +250,20 @@ def _used(block: Block) -> Iterator[Value]:
     yield from block.yields
 
 
+def used_below(statement: Statement) -> set[Value]:
+    """The values that a statement uses, and those that what stands in it does."""
+    return {*statement.operands, *(v for block in statement.blocks for v in _used(block))}
+
+
+def replace_below(statement: Statement, same: dict[Value, Value]) -> None:
+    """Let a statement, and all in it, use other values."""
+    statement.operands[:] = [same.get(v, v) for v in statement.operands]
+    for block in statement.blocks:
+        for inner in block.statements:
+            replace_below(inner, same)
+        block.yields[:] = [same.get(v, v) for v in block.yields]
+
+
 def definitions(block: Block) -> dict[Value, Statement]:
     """Map each value defined by a statement below `block` to that statement."""
     return {value: statement for statement in walk(block) for value in statement.results}

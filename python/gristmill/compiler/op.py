@@ -73,6 +73,7 @@ class OpRow:
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None
     span_function: Callable[..., Any] | None = None
+    ends_function: Callable[..., Any] | None = None
     sign_function: Callable[..., Any] | None = None
     operand_layout: Callable[..., Any] | None = None
     result_layout: Callable[..., Any] | None = None
@@ -136,6 +137,11 @@ class OpRow:
     def span(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate the rule for the range of an integer tile: (op, *spans of the operands) -> Span."""
         self.span_function = function
+        return function
+
+    def ends(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate what emits the least and greatest element of an integer tile: (op, *those of the operands)."""
+        self.ends_function = function
         return function
 
     def sign(self, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,6 +113,18 @@ def group_accumulator(shape: tuple[int, ...], num_warps: int) -> Layout:
     return Layout(shape, ((0, 1), (8, 0), *along_columns, *along_rows), lane, tuple(warp))
 
 
+def in_words(halves: Layout) -> Layout:
+    """The layout of words of two halves that a thread has side by side in a row."""
+    reg, lane, warp = (tuple((r, c // 2) for r, c in bases) for bases in (halves.reg[1:], halves.lane, halves.warp))
+    return Layout((halves.shape[0], halves.shape[1] // 2), reg, lane, warp)
+
+
+def in_halves(words: Layout) -> Layout:
+    """The inverse of `in_words`."""
+    reg, lane, warp = (tuple((r, 2 * c) for r, c in bases) for bases in (words.reg, words.lane, words.warp))
+    return Layout((words.shape[0], 2 * words.shape[1]), ((0, 1), *reg), lane, warp)
+
+
 def fits_groups(a: tuple[int, ...], b: tuple[int, ...], dtype: Dtype, num_warps: int, is_along: bool = False) -> bool:
     """Whether warpgroups can multiply: whole blocks of rows, and columns that instructions have.
 

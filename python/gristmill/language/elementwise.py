@@ -96,6 +96,7 @@ def _(op: Any, x: Span, y: Span) -> Span:
     return Span(x.terms + y.terms, x.low + y.low, x.high + y.high)
 
 
+add.ends_function = lambda op, x, y: (add(x[0], y[0]), add(x[1], y[1]))
 add.sign_function = lambda op, x, y: x and y and op.operands[0].type.dtype.is_int
 
 
@@ -131,6 +132,9 @@ def _(x: Any, y: Any) -> Any:
 @sub.facts
 def _(op: Any, x: Facts, y: Facts) -> Facts:
     return subtract_facts(x, y)
+
+
+sub.ends_function = lambda op, x, y: (sub(x[0], y[1]), sub(x[1], y[0]))
 
 
 @sub.lower
@@ -368,6 +372,8 @@ def _extremum(name: str, numpy_ignoring: Any, numpy_keeping: Any) -> OpRow:
 
 maximum = _extremum("maximum", np.fmax, np.maximum)
 minimum = _extremum("minimum", np.fmin, np.minimum)
+maximum.ends_function = lambda op, x, y: (maximum(x[0], y[0]), maximum(x[1], y[1]))
+minimum.ends_function = lambda op, x, y: (minimum(x[0], y[0]), minimum(x[1], y[1]))
 maximum.sign_function = lambda op, x, y: x or y
 minimum.sign_function = lambda op, x, y: x and y
 
@@ -428,6 +434,12 @@ def where(condition: Any, x: Any, y: Any) -> Value:
 @where.reference
 def _(condition: Any, x: Any, y: Any) -> Any:
     return np.where(condition, x, y)
+
+
+@where.ends
+def _(op: Any, condition: Any, x: Any, y: Any) -> Any:
+    """Of a condition that is the same for all elements; its own ends are one value then."""
+    return tuple(where(condition[0], *pair) for pair in zip(x, y, strict=True))
 
 
 where.sign_function = lambda op, condition, x, y: x and y

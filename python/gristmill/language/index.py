@@ -106,6 +106,11 @@ def _(op: Any) -> Span | None:
     return Span((), value, value) if op.results[0].type.dtype.is_int else None
 
 
+@constant_.ends
+def _(op: Any) -> Any:
+    return (make_constant(op.attributes["value"], op.results[0].type.dtype),) * 2
+
+
 constant_.sign_function = lambda op: op.results[0].type.dtype.is_int and op.attributes["value"] >= 0
 
 
@@ -163,6 +168,12 @@ def _(op: Any) -> Facts:
 @arange.span
 def _(op: Any) -> Span:
     return Span((), op.attributes["start"], op.attributes["start"] + op.results[0].type.shape[0] - 1)
+
+
+@arange.ends
+def _(op: Any) -> Any:
+    first, count = op.attributes["start"], op.results[0].type.shape[0]
+    return tuple(make_constant(number, op.results[0].type.dtype) for number in (first, first + count - 1))
 
 
 arange.sign_function = lambda op: op.attributes["start"] >= 0

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from gristmill import dtypes as dt
 from gristmill.compiler.facts import Facts
-from gristmill.compiler.ir import Value
+from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.op import ROWS, emit, emit_several, op
-from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator
+from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator, in_halves, in_words
 from gristmill.language.types import as_value
 
 
@@ -106,12 +109,35 @@ def _(m: Any, op: Any, a: Any, b: Any) -> Any:
 
 
 @op("internal", kind="tile")
+def words(input: Any) -> Value:
+    """Halves as warpgroups take them from registers: two of a row that are side by side in a word."""
+    x = as_value(input)
+    return emit("words", Tile(dt.u32, (x.type.shape[0], x.type.shape[1] // 2)), x)
+
+
+@words.reference
+def _(x: Any) -> Any:
+    return np.ascontiguousarray(x).view(np.uint32)
+
+
+words.forward_layout = lambda op, layout: in_words(layout)
+words.operand_layout = lambda op, layout: in_halves(layout)
+
+
+@words.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    joined = [m.join_elements(x.registers[i : i + 2]) for i in range(0, len(x.registers), 2)]
+    return m.tile(in_words(x.layout), joined)
+
+
+@op("internal", kind="tile")
 def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
     """What `dot` is, of operands in shared memory, by tensor cores.
 
-    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers. `is_open`:
-    the result is there after `settle`, or as another's `acc`. `columns`: how many of b's columns there are; behind them
-    it is padded.
+    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers, as
+    `words`. `pending`: how many open products it leaves, of which it is the last: their results are there after
+    `settle`, or as another's `acc`; None: all. `is_first`: acc is 0. `columns`: how many of b's columns there are;
+    behind them it is padded.
     """
     a, b, acc = (as_value(x) for x in (a, b, acc))
     return emit("product", acc.type, a, b, acc, **how)
@@ -119,7 +145,7 @@ def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
 
 @product.reference
 def _(a: Any, b: Any, acc: Any, **how: Any) -> Any:
-    return ROWS["dot"].reference_function(a, b, acc)  # type: ignore[misc]
+    return ROWS["dot"].reference_function(a.view(b.dtype) if how["is_held"] else a, b, acc)  # type: ignore[misc]
 
 
 def _accumulator(op: Any, num_warps: int) -> Layout:
@@ -138,21 +164,23 @@ def _(m: Any, op: Any, a: Any, b: Any, acc: Any) -> Any:
 
 
 @op("internal", kind="tile")
-def settle(x: Any, columns: int) -> Value:
-    """The sums of products that are open, when they are there; `columns` as in `product`."""
-    x = as_value(x)
-    return emit("settle", x.type, x, columns=columns)
+def settle(x: Any, columns: int, pending: int = 0, words: Any = None) -> Value:
+    """The sums of a product that is open, when they are there: when all are but the last `pending`.
+
+    `words` are those that it holds, which stay as they are until then; `columns` as in `product`.
+    """
+    operands = [as_value(v) for v in (x, words) if v is not None]
+    return emit("settle", operands[0].type, *operands, columns=columns, pending=pending)
 
 
 @settle.reference
-def _(x: Any, *, columns: int) -> Any:
+def _(x: Any, words: Any = None, **how: Any) -> Any:
     return x
 
 
-settle.operand_layout = lambda op, layout: layout
 settle.forward_layout = lambda op, layout: layout
 
 
 @settle.lower(on="threads")
-def _(m: Any, op: Any, x: Any) -> Any:
-    return m.settle(op, x)
+def _(m: Any, op: Any, x: Any, words: Any = None) -> Any:
+    return m.settle(op, x, words)

@@ -11,6 +11,7 @@ from gristmill.compiler.passes import (
     hold,
     late,
     layout,
+    overlap,
     pipeline,
     shared,
     signs,
@@ -19,6 +20,7 @@ from gristmill.compiler.passes import (
     tail,
     tensor,
     unroll,
+    whole,
 )
 
 Pass = Callable[[Function], None]
@@ -38,6 +40,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("tail", tail.run, ("cuda", "host")),
     # Before layouts, which take the vector width from it.
     ("access", access.run, ("cuda", "host")),
+    # After tail versioning, which splits loops by masks of accesses.
+    ("whole", whole.run, ("cuda",)),
     # Before layouts, which spread tiles over warps and blocks.
     ("spread", spread.run, ("cuda",)),
     # After it: what a thread has to hold depends on the number of threads.
@@ -48,6 +52,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("tensor", tensor.run, ("cuda",)),
     # After it: loops that fill shared memory for products can fill it ahead.
     ("pipeline", pipeline.run, ("cuda",)),
+    # After it: shifted products take from the rings that it made.
+    ("overlap", overlap.run, ("cuda",)),
     # After all that change tiles: every one of a threaded machine gets a layout. A host thread holds whole tiles.
     ("layout", layout.run, ("cuda",)),
     # Last: what threads exchange depends on the layouts.

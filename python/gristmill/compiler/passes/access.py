@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from gristmill.compiler.facts import Facts
@@ -125,6 +126,9 @@ def _loop(
     known.update((r, known[a]) for r, a in zip(loop.results, arguments, strict=True))
 
 
+SMALL_SHARE = 32  # of a window: whether a tile so small is read wide does not matter beside it
+
+
 def promise(function: Function) -> dict[Value, int]:
     """Return what index parameters should be multiples of so that rows of arrays start on 16 bytes.
 
@@ -136,7 +140,7 @@ def promise(function: Function) -> dict[Value, int]:
         return {}
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
-    offsets = [op.operands[-1] for op in ops if op.row.is_address]
+    offsets = _offsets(ops, function)
     found = dict.fromkeys(_reached(function, offsets), divisor)
     reads = _read_for_products(function)
     masks = [op.operands[1] for op in reads if len(op.operands) > 1]
@@ -149,6 +153,18 @@ def promise(function: Function) -> dict[Value, int]:
     needed = _needed([place for op in ops if op.row.is_window for place in aligned_places(op)], function)
     promised = found | {v: max(number, found.get(v, 1)) for v, number in needed.items()}
     return {v: number for v, number in promised.items() if number > 1}
+
+
+def _offsets(ops: list[Op], function: Function) -> list[Value]:
+    """What addresses are offset by; beside windows, only those of tiles that are not much smaller."""
+    windows = [op for op in ops if op.row.is_window]
+    if not windows:
+        return [op.operands[-1] for op in ops if op.row.is_address]
+    least = max(math.prod(op.attributes["block"]) for op in windows) // SMALL_SHARE
+    large = [op.operands[0] for op in ops if op.row.touches_memory and op.operands[0].type.elements >= least]
+    links = sources(function.body)
+    pointers = reached(large, lambda value: [v for v in links.get(value, []) if v.type.is_pointer])
+    return [op.operands[-1] for op in ops if op.row.is_address and op.results[0] in pointers]
 
 
 def aligned_places(window: Op) -> list[tuple[Value, int]]:

@@ -15,7 +15,8 @@ from typing import Any
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
 from gristmill.compiler.layout import Layout, beside, blocked, default_vector
 from gristmill.compiler.op import ROWS
-from gristmill.compiler.tensor import group_accumulator
+from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.compiler.tensor import group_accumulator, in_words
 
 Shape = tuple[int, ...]
 
@@ -28,6 +29,7 @@ def run(function: Function) -> None:
         if value.type.shape and value not in stored:
             function.layouts[value] = anchored.get(value) or natural[value.type.shape]
     _Fitter(function).block(function.body)
+    drop_unused(function)
 
 
 def _anchored_values(function: Function) -> dict[Value, Layout]:
@@ -205,8 +207,9 @@ class _Fitter:
         """The layout in which an op needs each operand; None where any will do."""
         result = next((v for v in op.results if v in self.layouts), None)
         if op.row.anchor_layout:
+            rows, words = op.operands[0].type.shape
             is_held = op.attributes.get("is_held")
-            left = group_accumulator(op.operands[0].type.shape, self.num_warps) if is_held else None
+            left = in_words(group_accumulator((rows, 2 * words), self.num_warps)) if is_held else None
             return [left, *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
         if op.row.operand_layout and result is not None:
             return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
@@ -222,12 +225,14 @@ class _Fitter:
 
     def _in(self, layout: Layout, value: Value, near: Statement, before: list[Any]) -> Value:
         """The same tile in `layout`, by ops appended to `before`."""
+        while value in self.layouts and self.layouts[value] != layout and self._is_moved(value):
+            value = self.made[value].operands[0]
         if value not in self.layouts or self.layouts[value] == layout:
             return value
         made = self.made.get(value)
         result = Value(value.type, value.name)
         self.layouts[result] = layout
-        if isinstance(made, Op) and (self._is_free(value) or self._is_seen_through(value, made)):
+        if isinstance(made, Op) and self._is_made_again(layout, value, made):
             needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
             operands = [self._in(needed, operand, near, before) for operand in made.operands]
             before.append(Op(made.row, operands, dict(made.attributes), [result], near.position))
@@ -236,12 +241,30 @@ class _Fitter:
         self.made[result] = before[-1]
         return result
 
-    def _is_seen_through(self, value: Value, made: Op) -> bool:
-        """Whether moving what the tile is made of costs less: addresses, and views of smaller tiles."""
-        if value.type.is_pointer:
-            return bool(made.row.is_cheap)
-        source = made.operands[0] if made.row.is_view and made.row.operand_layout else None
-        return source is not None and source.type.elements < value.type.elements
+    def _is_moved(self, value: Value) -> bool:
+        made = self.made.get(value)
+        return isinstance(made, Op) and made.name == "relayout"
+
+    def _is_made_again(self, layout: Layout, value: Value, made: Op) -> bool:
+        """Whether moving what the tile is made of costs less: addresses, and what follows from smaller tiles."""
+        if self._is_free(value) or (value.type.is_pointer and made.row.is_cheap):
+            return True
+        return self._moved(layout, value) < value.type.elements
+
+    def _moved(self, layout: Layout, value: Value) -> int:
+        """How many elements have to be moved to have the tile in `layout`, if it is made again where that is fewer."""
+        while self.layouts.get(value) != layout and self._is_moved(value):
+            value = self.made[value].operands[0]
+        made = self.made.get(value)
+        if not value.type.shape or self.layouts.get(value) == layout or self._is_free(value):
+            return 0
+        if not isinstance(made, Op) or made.row.effect or made.blocks:
+            return value.type.elements
+        is_seen_through = made.row.is_view and made.row.operand_layout
+        if not (is_seen_through or made.row.is_elementwise):
+            return value.type.elements
+        needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
+        return min(value.type.elements, sum(self._moved(needed, operand) for operand in set(made.operands)))
 
     def _is_free(self, value: Value) -> bool:
         """Whether computing the tile again costs less than moving it: it follows from scalars by cheap ops."""

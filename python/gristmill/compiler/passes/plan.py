@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value, addressed, sources, uses, walk
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.tensor import PANEL_BYTES, panel_bytes
 
@@ -15,12 +15,15 @@ COPY_BYTES = (4, 8, 16)
 MOST_WARPS = 32
 
 
+Load = tuple[Op, Op]  # and the op that shares it
+
+
 @dataclass
 class Plan:
     """A loop, its loads that go to shared memory, and what leads to their addresses: ops, and places carried round."""
 
     loop: For
-    loads: list[tuple[Op, Op]]  # and the ops that share them
+    loads: list[Load]
     ahead: list[Op]
     carried: list[int]
     stages: int
@@ -29,6 +32,22 @@ class Plan:
     def stage_bytes(self) -> int:
         """Of the loads of a step."""
         return sum(slot_elements(load) * load.results[0].type.dtype.itemsize for load, _ in self.loads)
+
+    @property
+    def groups(self) -> list[list[Load]]:
+        """The loads by the slots that they fill together: products that follow from each other have slots of their own.
+
+        The next step's first product then begins before this step's last one ends.
+        """
+        products = [s for s in self.loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+        if not any(op.attributes["is_held"] for op in products):
+            return [self.loads]
+        groups: list[list[Load]] = []
+        for load in self.loads:
+            own = {op for op in products if load[1].results[0] in op.operands}
+            met = [g for g in groups if own & {op for op in products for _, s in g if s.results[0] in op.operands}]
+            groups = [g for g in groups if g not in met] + [[*(x for g in met for x in g), load]]
+        return groups
 
     @property
     def windows(self) -> int:
@@ -93,15 +112,16 @@ def room_of(load: Op) -> tuple[int, int]:
 
 def plan_of(loop: For, function: Function) -> Plan | None:
     """How a loop can be pipelined; None if it cannot."""
-    if not all(isinstance(s, Op) for s in loop.body.statements):
+    if not all(_is_plain(s) for s in loop.body.statements):
         return None
-    made = {v: s for s in loop.body.statements if isinstance(s, Op) for v in s.results}
+    made = {v: s for s in loop.body.statements for v in s.results}
     counts = uses(function.body)
     loads: list[tuple[Op, Op]] = []
     for op in loop.body.statements:
         if isinstance(op, Op) and "is_turned" in op.attributes:
             source = made.get(op.operands[0])
-            if source is not None and _can_copy(source, made) and counts[source.results[0]] == 1:
+            is_copied = isinstance(source, Op) and _can_copy(source, made)
+            if isinstance(source, Op) and is_copied and counts[source.results[0]] == 1:
                 loads.append((source, op))
     if not loads:
         return None
@@ -116,6 +136,43 @@ def plan_of(loop: For, function: Function) -> Plan | None:
     ahead = [s for s in loop.body.statements if isinstance(s, Op) and needed & set(s.results)]
     carried = [i for i, v in enumerate(loop.body.arguments[1:]) if v in needed]
     return Plan(loop, loads, ahead, carried, stages)
+
+
+def _is_plain(statement: Statement) -> bool:
+    """Whether a loop may have it: an op, or a choice between values."""
+    if isinstance(statement, If):
+        inner = list(walk(Block(statements=[statement])))
+        return all(isinstance(s, If) or (isinstance(s, Op) and not s.row.effect) for s in inner)
+    return isinstance(statement, Op)
+
+
+@dataclass
+class Fixed:
+    """A window that stands before the loops whose products take it from one slot."""
+
+    block: Block
+    load: Op
+    share: Op
+
+    @property
+    def bytes(self) -> int:
+        """Of its room."""
+        return slot_elements(self.load) * self.load.results[0].type.dtype.itemsize
+
+
+def fixed_loads(function: Function) -> list[Fixed]:
+    """The windows that products in loops inside of their own block take, and nothing else."""
+    counts, found = uses(function.body), list[Fixed]()
+    for block in [function.body, *(b for s in walk(function.body) for b in s.blocks)]:
+        made = {v: s for s in block.statements if isinstance(s, Op) for v in s.results}
+        for op in block.statements:
+            load = made.get(op.operands[0]) if isinstance(op, Op) and "is_turned" in op.attributes else None
+            if load is None or not load.row.is_window or counts[load.results[0]] != 1:
+                continue
+            assert isinstance(op, Op)
+            if not any(op.results[0] in s.operands for s in block.statements):
+                found.append(Fixed(block, load, op))
+    return found
 
 
 def written_arguments(block: Block, function: Function) -> set[Value] | None:
@@ -143,7 +200,9 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     asked = loop.attributes.get("num_stages") or function.num_stages
     gone = {op for pair in loads for op in pair}
     others = [s for s in loop.body.statements if isinstance(s, Op) and s not in gone]
-    kept = sum(map(kept_bytes, others))
+    read = {v for s in loop.body.statements for v in s.operands}
+    others_outside = (s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s.results[0] in read)
+    kept = sum(kept_bytes(op) for op in {*others, *others_outside} - gone)
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
@@ -170,7 +229,7 @@ def exchanged_bytes(op: Op) -> int:
     return max(map(bytes_of, op.operands), default=0)
 
 
-def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
+def _can_copy(load: Op, made: dict[Value, Statement]) -> bool:
     """Whether a load is one of words side by side that come as they are, or as 0."""
     if load.row.is_window:
         return True
@@ -181,14 +240,14 @@ def _can_copy(load: Op, made: dict[Value, Op]) -> bool:
     return size in COPY_BYTES and all(_is_zero(value, made) for value in load.operands[2:])
 
 
-def _is_zero(value: Value, made: dict[Value, Op]) -> bool:
+def _is_zero(value: Value, made: dict[Value, Statement]) -> bool:
     op = made.get(value)
-    if op is not None and op.row.is_view:
+    if isinstance(op, Op) and op.row.is_view:
         return _is_zero(op.operands[0], made)
-    return op is not None and op.attributes.get("value") == 0
+    return isinstance(op, Op) and op.attributes.get("value") == 0
 
 
-def _ahead(values: list[Value], loop: For, made: dict[Value, Op]) -> set[Value] | None:
+def _ahead(values: list[Value], loop: For, made: dict[Value, Statement]) -> set[Value] | None:
     """What the values follow from inside the loop, round it too; None where that is more than arithmetic."""
     found: set[Value] = set()
     pending, carried = list(values), loop.body.arguments[1:]
@@ -200,7 +259,7 @@ def _ahead(values: list[Value], loop: For, made: dict[Value, Op]) -> set[Value] 
             pending.append(loop.body.yields[carried.index(value)])
         elif value in made:
             op = made[value]
-            if op.row.effect or op.blocks or not op.row.is_own:
+            if not isinstance(op, Op) or op.row.effect or op.blocks or not op.row.is_own:
                 return None
             pending += op.operands
         else:
@@ -213,8 +272,8 @@ def settled(loop: For, place: int) -> Op:
     """Leave the sums at a place open in the loop; returns the op that waits for them behind it."""
     product = next(s for s in loop.body.statements if loop.body.yields[place] in s.results)
     assert isinstance(product, Op)
-    product.attributes["is_open"] = True
+    product.attributes["pending"] = 1
     result = loop.results[place]
     loop.results[place] = Value(result.type, result.name)
-    how = {"columns": product.attributes["columns"]}
+    how = {"columns": product.attributes["columns"], "pending": 0}
     return Op(ROWS["settle"], [loop.results[place]], how, [result], loop.position)

@@ -22,18 +22,32 @@ from gristmill.compiler.ir import (
     While,
     addressed,
     clone_block,
+    replace_below,
     sources,
+    used_below,
     walk,
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
 from gristmill.compiler.passes import carried, layout
-from gristmill.compiler.passes.plan import Plan, exchanged_bytes, kept_bytes, plan_of, settled, written_arguments
+from gristmill.compiler.passes.plan import (
+    Fixed,
+    Load,
+    Plan,
+    exchanged_bytes,
+    fixed_loads,
+    kept_bytes,
+    plan_of,
+    room_of,
+    settled,
+    written_arguments,
+)
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
 PRODUCER_WARPS = 4  # one where the hardware copies: a thread of it tells what
+MOST_HELD = 96  # sums and words of chained products
 MOST_PROMOTED = 64  # sums of a thread beside which others have room
 # Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
 # consumers than that would wait for ever; fewer for producers that copy, and addresses spill.
@@ -53,17 +67,21 @@ def split(function: Function) -> bool:
     written = written_arguments(function.body, function)
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
-    _set_stages(plans, function)
+    fixed = fixed_loads(function)
+    _set_stages(plans, fixed, function)
     if any(plan.stages < _least(plan) for plan in plans):
         return False
     common = Block()
-    known = {shape: _ring(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
+    known = {shape: _rings(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
     rings = [known[_shape(plan)] for plan in plans]
-    producer = _producer(function, plans, rings)
+    single = [_ring([(f.load, f.share)], 1, common) for f in fixed]
+    producer = _producer(function, [*zip(plans, rings, strict=True)], [*zip(fixed, single, strict=True)])
     if producer is None:
         return False
-    for plan, (pipe, slots) in zip(plans, rings, strict=True):
-        _consume(function.body, plan, pipe, slots)
+    for plan, own in zip(plans, rings, strict=True):
+        _consume(function.body, plan, own)
+    for one, ring in zip(fixed, single, strict=True):
+        _consume_fixed(one, ring)
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
     if producer.num_warps == PRODUCER_WARPS and function.num_warps == max(CONSUMER_WARPS):
@@ -72,7 +90,7 @@ def split(function: Function) -> bool:
     return True
 
 
-def _set_stages(plans: list[Plan], function: Function) -> None:
+def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> None:
     """As many as there is room for beside what else is in shared memory.
 
     What the hardware stores has a buffer for each of its chunks if that leaves enough stages: then none waits.
@@ -87,8 +105,9 @@ def _set_stages(plans: list[Plan], function: Function) -> None:
         room = function.shared_bytes - max(least, exchanged) - kept - BARRIER_BYTES
         return min(*(p.stages for p in plans), room // needed)
 
-    copied = {share for plan in plans for _, share in plan.loads}
+    copied = {share for plan in plans for _, share in plan.loads} | {f.share for f in fixed}
     kept = sum(kept_bytes(s) for s in walk(function.body) if isinstance(s, Op) and s not in copied)
+    kept += sum(f.bytes for f in fixed)
     for most in (1, STORE_BUFFERS, MOST_BUFFERS):
         before, wanted = [op.attributes["buffers"] for op in stores], stages()
         for op in stores:
@@ -110,6 +129,11 @@ def _holds_much(plan: Plan, function: Function) -> bool:
     turned = any(any(op.attributes.get("across", ())) for op in ops)
     sums = {op: op.results[0].type.elements // (32 * function.num_warps) for op in products}
     promoted = sum(count for op, count in sums.items() if op.attributes["is_promoted"])
+    words = sum(
+        op.operands[0].type.elements // (32 * function.num_warps) for op in products if op.attributes["is_held"]
+    )
+    if words and words + sum(sums.values()) > MOST_HELD:
+        return True
     return promoted > MOST_PROMOTED or (turned and sum(sums.values()) + promoted > MOST_PROMOTED)
 
 
@@ -129,30 +153,42 @@ def _plans(function: Function) -> list[Plan]:
 
 
 def _shape(plan: Plan) -> tuple[Any, ...]:
-    """What loops must have in common to share a ring."""
+    """What loops must have in common to share rings."""
     return tuple(
-        (load.results[0].type, share.attributes["is_turned"], load.row.is_window) for load, share in plan.loads
+        tuple((load.results[0].type, share.attributes["is_turned"], load.row.is_window) for load, share in group)
+        for group in plan.groups
     )
 
 
-def _ring(plan: Plan, common: Block) -> tuple[Value, list[Value]]:
+Ring = tuple[Value, list[Value]]  # a pipe, and the slots of each load
+
+
+def _rings(plan: Plan, common: Block) -> list[Ring]:
+    return [_ring(group, plan.stages, common) for group in plan.groups]
+
+
+def _ring(loads: list[Load], stages: int, common: Block) -> Ring:
     with building(Builder(common)):
-        slots = plan.rings()
-        return ROWS["pipe"](plan.stages, plan.windows < len(plan.loads), plan.windows > 0), slots
+        slots = [ROWS["ring"](stages, x.results[0].type, s.attributes["is_turned"], *room_of(x)) for x, s in loads]
+        windows = sum(load.row.is_window for load, _ in loads)
+        return ROWS["pipe"](stages, windows < len(loads), windows > 0), slots
 
 
 # ---- consumers -----------------------------------------------------------------------------------------------------
 
 
-def _consume(body: Block, plan: Plan, pipe: Value, rings: list[Value]) -> None:
+def _consume(body: Block, plan: Plan, rings: list[Ring]) -> None:
     """Let the loop take its tiles from the ring; the slot before is free when the next product is on its way.
 
     Where products are not left open, a slot is free at the end of its own step.
     """
+    if len(rings) > 1:
+        return _consume_each(plan, rings)
     loop, block, sums = plan.loop, Block(plan.loop.body.arguments, yields=plan.loop.body.yields), plan.open_sums()
+    ((pipe, slots),) = rings
     with building(Builder(block)) as builder:
         builder.position = loop.position
-        views = plan.views(rings, ROWS["take"](pipe))
+        views = plan.views(slots, ROWS["take"](pipe))
         block.statements += plan.reading(views)
         if not sums:
             ROWS["next_slot"](pipe)
@@ -169,6 +205,42 @@ def _consume(body: Block, plan: Plan, pipe: Value, rings: list[Value]) -> None:
     _insert_behind(body, loop, behind.statements)
 
 
+def _consume_each(plan: Plan, rings: list[Ring]) -> None:
+    """Let the loop take each group's tiles just before the first product that reads them; they are free behind the last."""
+    block, given = plan.loop.body, zip(plan.groups, rings, strict=True)
+    groups = [
+        ({share.results[0]: slot for (_, share), slot in zip(g, slots, strict=True)}, p) for g, (p, slots) in given
+    ]
+    block.statements[:] = plan.reading({})
+    for slots, pipe in groups:
+        _take_between(block, slots, pipe)
+
+
+def _consume_fixed(fixed: Fixed, ring: Ring) -> None:
+    pipe, (slot,) = ring
+    statements = fixed.block.statements
+    statements[:] = [s for s in statements if s not in (fixed.load, fixed.share)]
+    _take_between(fixed.block, {fixed.share.results[0]: slot}, pipe)
+
+
+def _take_between(block: Block, slots: dict[Value, Value], pipe: Value) -> None:
+    """Wait for a slot before the first statement that reads what was in `slots`, and free it behind the last."""
+    users = [i for i, s in enumerate(block.statements) if used_below(s) & set(slots)]
+    before, behind = Block(), Block()
+    with building(Builder(before)) as builder:
+        builder.position = block.statements[users[0]].position
+        index = ROWS["take"](pipe)
+        views = {value: ROWS["slot"](ring, index) for value, ring in slots.items()}
+    with building(Builder(behind)) as builder:
+        builder.position = block.statements[users[-1]].position
+        ROWS["next_slot"](pipe)
+        ROWS["release"](pipe, constant(True, dt.bool_))
+    for i in users:
+        replace_below(block.statements[i], views)
+    block.statements[users[-1] + 1 : users[-1] + 1] = behind.statements
+    block.statements[users[0] : users[0]] = before.statements
+
+
 def _insert_behind(block: Block, loop: For, statements: list[Statement]) -> None:
     if loop in block.statements:
         place = block.statements.index(loop) + 1
@@ -182,15 +254,20 @@ def _insert_behind(block: Block, loop: For, statements: list[Statement]) -> None
 # ---- producers -----------------------------------------------------------------------------------------------------
 
 
-def _producer(function: Function, plans: list[Plan], rings: list[tuple[Value, list[Value]]]) -> Function | None:
+def _producer(
+    function: Function, plans: list[tuple[Plan, list[Ring]]], fixed: list[tuple[Fixed, Ring]]
+) -> Function | None:
     """The producers' program; None if it would need what only consumers know, or threads to exchange numbers."""
     body = clone_block(Block(statements=function.body.statements), {})
     body.arguments = function.body.arguments
     copies = dict(zip(walk(function.body), walk(body), strict=True))
-    for plan, (pipe, slots) in zip(plans, rings, strict=True):
-        _produce(plan, copies, pipe, slots)
+    blocks = [copied for f, _ in fixed for copied in _copies_of(f.block, function.body, body)]
+    for plan, rings in plans:
+        _produce(plan, copies, rings)
+    for (one, ring), block in zip(fixed, blocks, strict=True):
+        _produce_fixed(one, block, copies, ring)
     _drop_effects(body)
-    is_whole_group = any(plan.windows < len(plan.loads) or _holds_much(plan, function) for plan in plans)
+    is_whole_group = any(plan.windows < len(plan.loads) or _holds_much(plan, function) for plan, _ in plans)
     num_warps = PRODUCER_WARPS if is_whole_group else 1
     producer = Function(function.name, body, num_warps, facts=function.facts, constancy=function.constancy)
     drop_unused(producer)
@@ -202,38 +279,89 @@ def _producer(function: Function, plans: list[Plan], rings: list[tuple[Value, li
     return producer if all(_is_simple(s) for s in walk(body)) else None
 
 
-def _produce(plan: Plan, copies: dict[Statement, Statement], pipe: Value, rings: list[Value]) -> None:
+def _copies_of(block: Block, body: Block, copy: Block) -> list[Block]:
+    """The block that stands in `copy` for the one in `body`."""
+    pairs = [(body, copy)]
+    for old, new in zip(walk(body), walk(copy), strict=True):
+        pairs += zip(old.blocks, new.blocks, strict=True)
+    return [new for old, new in pairs if old is block]
+
+
+def _produce(plan: Plan, copies: dict[Statement, Statement], rings: list[Ring]) -> None:
     """Turn the copied loop into one that fills slots, whose sums stay what they are."""
     loop = copies[plan.loop]
     made = {value: statement for statement in copies.values() for value in statement.results}
     assert isinstance(loop, For)
     block = Block(loop.body.arguments)
-    loads: dict[Statement, tuple[Op, Value]] = {
-        copies[share]: (copies[load], ring)  # type: ignore[misc]
-        for (load, share), ring in zip(plan.loads, rings, strict=True)
-    }
+    fillings = [_Filling(group, ring, copies) for group, ring in zip(plan.groups, rings, strict=True)]
+    of_share = {share: filling for filling in fillings for share in filling.loads}
     same: dict[Value, Value] = {}
     with building(Builder(block)) as builder:
         builder.position = loop.position
-        index, always = ROWS["acquire"](pipe), constant(True, dt.bool_)
-        if plan.windows:
-            ROWS["expect"](pipe, sum(load.attributes["bytes"] for load, _ in plan.loads if load.row.is_window))
+        if len(fillings) == 1:  # then addresses are computed when there is a slot
+            fillings[0].begin()
         for statement in loop.body.statements:
             statement.operands[:] = [same.get(v, v) for v in statement.operands]
-            if statement in loads:
-                load, ring = loads[statement]
-                if load.row.is_window:
-                    ROWS["copy_window"](pipe, ring, index, load)
-                    continue
-                pointers, *mask = load.operands[:2]
-                ROWS["copy"](_rebased(pointers, made), ring, index, always, *mask, **load.attributes)
+            if statement in of_share:
+                of_share[statement].copy(statement, made, is_alone=len(fillings) == 1)
             elif isinstance(statement, Op) and statement.row.anchor_layout:
                 same[statement.results[0]] = statement.operands[-1]
             else:
                 block.statements.append(statement)
-        ROWS["publish"](pipe)
+        if len(fillings) == 1:
+            fillings[0].end()
     block.yields = [same.get(v, v) for v in loop.body.yields]
     loop.body = block
+
+
+def _produce_fixed(fixed: Fixed, block: Block, copies: dict[Statement, Statement], ring: Ring) -> None:
+    """Fill the one slot where the window is shared in the copied block."""
+    filling = _Filling([(fixed.load, fixed.share)], ring, copies)
+    (share,) = filling.loads
+    around = Block()
+    with building(Builder(around)) as builder:
+        builder.position = fixed.load.position
+        filling.copy(share, {}, is_alone=False)
+    place = block.statements.index(share)
+    block.statements[place : place + 1] = around.statements
+    block.statements.remove(copies[fixed.load])
+
+
+class _Filling:
+    """Fills a slot with what a group of loads brings, each where it was shared."""
+
+    def __init__(self, group: list[Load], ring: Ring, copies: dict[Statement, Statement]):
+        self.pipe, slots = ring
+        self.loads = {copies[share]: (copies[load], slot) for (load, share), slot in zip(group, slots, strict=True)}
+        self.bytes = sum(load.attributes["bytes"] for load, _ in group if load.row.is_window)
+        self.left = len(group)
+        self.index: Value | None = None
+
+    def begin(self) -> None:
+        """Wait until the slot is free."""
+        self.index = ROWS["acquire"](self.pipe)
+        self.always = constant(True, dt.bool_)
+        if self.bytes:
+            ROWS["expect"](self.pipe, self.bytes)
+
+    def copy(self, share: Statement, made: dict[Value, Statement], is_alone: bool) -> None:
+        """Begin the copy of what is shared there; others of the group may follow."""
+        if self.index is None:
+            self.begin()
+        load, slot = self.loads[share]
+        assert isinstance(load, Op)
+        if load.row.is_window:
+            ROWS["copy_window"](self.pipe, slot, self.index, load)
+        else:
+            pointers, *mask = load.operands[:2]
+            ROWS["copy"](_rebased(pointers, made), slot, self.index, self.always, *mask, **load.attributes)
+        self.left -= 1
+        if self.left == 0 and not is_alone:
+            self.end()
+
+    def end(self) -> None:
+        """All copies have begun."""
+        ROWS["publish"](self.pipe)
 
 
 def _rebased(pointers: Value, made: dict[Value, Statement]) -> Value:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gristmill.compiler.ir import Block, Function, Op, Statement, Value
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, While
 
 
 def run(function: Function) -> None:
@@ -16,8 +16,8 @@ def run(function: Function) -> None:
 
 
 def drop_unused(function: Function) -> None:
-    """Drop pure statements whose results nothing uses."""
-    _drop(function.body, set())
+    """Drop pure statements whose results nothing uses, and what loops carry round for nothing else."""
+    _drop(function.body, _needed(function.body))
 
 
 def _leave_out_checks(block: Block) -> None:
@@ -51,19 +51,67 @@ def _key(op: Op) -> Any:
     return op.row.name, tuple(map(id, (*op.operands, *op.blocks))), attributes, op.results[0].type
 
 
-def _drop(block: Block, needed: set[Value]) -> set[Value]:
-    """Remove unused pure statements, last first; returns the outer values that are needed."""
-    needed = needed | set(block.yields)
-    kept: list[Statement] = []
-    for statement in reversed(block.statements):
-        if not (needed & set(statement.results) or _has_effect(statement) or _is_promise(statement)):
-            continue
-        needed |= set(statement.operands)
-        for inner in statement.blocks:
-            needed |= _drop(inner, set())
-        kept.append(statement)
-    block.statements[:] = kept[::-1]
+def _needed(body: Block) -> set[Value]:
+    """The values that effects need, directly or by way of others."""
+    needed: set[Value] = set()
+    known = -1
+    while known != len(needed):
+        known = len(needed)
+        _mark(body, needed)
     return needed
+
+
+def _mark(block: Block, needed: set[Value]) -> None:
+    """Add what the statements need, last first."""
+    for statement in reversed(block.statements):
+        if isinstance(statement, For):
+            carried = zip(
+                statement.results,
+                statement.body.arguments[1:],
+                statement.body.yields,
+                statement.operands[3:],
+                strict=True,
+            )
+            for result, argument, *sources in carried:
+                if result in needed or argument in needed:
+                    needed |= {result, argument, *sources}
+        elif isinstance(statement, If):
+            for result, *sides in zip(statement.results, *(b.yields for b in statement.blocks), strict=True):
+                needed |= set(sides) if result in needed else set()
+        if _is_kept(statement, needed):
+            count = 3 if isinstance(statement, For) else None
+            needed |= set(statement.operands[:count])
+            if isinstance(statement, (Op, While)):
+                needed |= {v for inner in statement.blocks for v in (*inner.yields, *inner.arguments)}
+        for inner in statement.blocks:
+            _mark(inner, needed)
+
+
+def _is_kept(statement: Statement, needed: set[Value]) -> bool:
+    is_used = any(v in needed for v in statement.results)
+    return is_used or _has_effect(statement) or _is_promise(statement) or isinstance(statement, While)
+
+
+def _drop(block: Block, needed: set[Value]) -> None:
+    kept = [s for s in block.statements if _is_kept(s, needed)]
+    for statement in kept:
+        if isinstance(statement, (For, If)):
+            _drop_results(statement, needed)
+        if not isinstance(statement, Op):
+            for inner in statement.blocks:
+                _drop(inner, needed)
+    block.statements[:] = kept
+
+
+def _drop_results(statement: For | If, needed: set[Value]) -> None:
+    for place in range(len(statement.results) - 1, -1, -1):
+        if statement.results[place] in needed:
+            continue
+        del statement.results[place]
+        for inner in statement.blocks:
+            del inner.yields[place]
+        if isinstance(statement, For):
+            del statement.operands[3 + place], statement.body.arguments[1 + place]
 
 
 def _has_effect(statement: Statement) -> bool:

@@ -6,7 +6,7 @@ Products that fill no instruction, or that ask for exact f32 arithmetic, stay as
 from __future__ import annotations
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, Function, Op, Pointer, Statement, Tile, Value, definitions
+from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Tile, Value, definitions
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.passes.windows import (
@@ -30,7 +30,27 @@ def run(function: Function) -> None:
     """Replace each product that a tensor core can compute."""
     if function.sm >= LOWEST_SM:
         _replace(function.body, definitions(function.body), function)
+        _share_before(function.body)
         drop_unused(function)
+
+
+def _share_before(block: Block) -> None:
+    """Share what a loop does not change before it, once."""
+    statements: list[Statement] = []
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _share_before(inner)
+        if isinstance(statement, For):
+            own = {*statement.body.arguments, *(v for s in statement.body.statements for v in s.results)}
+            fixed = [s for s in statement.body.statements if _is_share(s) and not own & set(s.operands)]
+            statement.body.statements[:] = [s for s in statement.body.statements if s not in fixed]
+            statements += fixed
+        statements.append(statement)
+    block.statements[:] = statements
+
+
+def _is_share(statement: Statement) -> bool:
+    return isinstance(statement, Op) and "is_turned" in statement.attributes
 
 
 def _replace(block: Block, made: dict[Value, Statement], function: Function) -> None:
@@ -92,14 +112,18 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     sums = op.results[0].type.elements // (32 * function.num_warps)
     is_split = op.attributes.get("precision") == "tf32x3" and not function.has_groups
     function.overflows |= not by_groups and sums > (MOST_SUMS // 2 if is_split else MOST_SUMS)
-    how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "is_open": False}
+    how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "pending": 0}
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = by_groups and _is_held(op, made, function)
     shared = [_shared(value, dtype, op, made, before) for value in op.operands[how["is_held"] : 2]]
+    how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and _is_zero(op.operands[2], made)
     if how["is_held"]:
-        shared.insert(0, op.operands[0])
+        x = op.operands[0]
+        words = Value(Tile(dt.u32, (x.type.shape[0], x.type.shape[1] // 2)), x.name)
+        before.insert(0, Op(ROWS["words"], [x], {}, [words], op.position))
+        shared.insert(0, words)
     if by_groups and needs_parts(op, made):
         room = room_of_parts(op, made, function.num_warps)
         parts = [Value(v.type, v.name) for v in shared]
@@ -117,9 +141,17 @@ def _is_held(op: Op, made: dict[Value, Statement], function: Function) -> bool:
     return a.dtype in (dt.f16, dt.bf16) and has_rows and _follows_product(op.operands[0], made)
 
 
+def _is_zero(value: Value, made: dict[Value, Statement]) -> bool:
+    op = made.get(value)
+    return isinstance(op, Op) and not op.operands and op.attributes.get("value", 1) == 0
+
+
 def _follows_product(value: Value, made: dict[Value, Statement]) -> bool:
     """Whether elements are computed from those of a product at the same places."""
     op = made.get(value)
+    if isinstance(op, If):
+        place = op.results.index(value)
+        return all(_follows_product(block.yields[place], made) for block in op.blocks)
     if not isinstance(op, Op):
         return False
     same = [v for v in op.operands if v.type.shape == value.type.shape]

@@ -13,7 +13,6 @@ from gristmill import symbolic
 from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import (
     Block,
-    For,
     Function,
     Op,
     Pointer,
@@ -49,7 +48,7 @@ def windows_of(function: Function) -> list[Op]:
 
 
 def keep(function: Function) -> bool:
-    """Give each window its map if the hardware can copy them all: in loops, as operands of warpgroups' products.
+    """Give each window its map if the hardware can copy them all: as operands of warpgroups' products.
 
     What it stores must be an array that nothing else in the kernel touches.
     """
@@ -58,12 +57,11 @@ def keep(function: Function) -> bool:
     known = promised_facts(function)
     products = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_product]
     operands = {source_of(value, made) for op in products for value in op.operands[:2]}
-    inside = {s for loop in walk(function.body) if isinstance(loop, For) for s in loop.body.statements}
     loads, stores = ([op for op in windows if bool(op.results) == is_load] for is_load in (True, False))
     kept = {op for op in stores if loads and _is_apart(op, function) and is_known(op, function, made, known)}
     _expand(function.body, set(stores) - kept)
     windows = [op for op in windows if op in kept or op in loads]
-    if not all(op in operands and op in inside and is_known(op, function, made, known) for op in loads):
+    if not all(op in operands and is_known(op, function, made, known) for op in loads):
         return False
     if windows and not all(_is_fit(op, function, made) for op in products):
         return False

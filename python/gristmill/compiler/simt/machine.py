@@ -89,7 +89,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.reports.program = program
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
-        self.shared_memory.is_open[:] = False
+        self.shared_memory.end_products(0)
         self.copies = Copies()
         values, function = dict(bound), self.function
         with np.errstate(all="ignore"):
@@ -304,22 +304,25 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
         columns, pairs = op.attributes["columns"], terms(a, b)
-        *small, large = (self._matrix(x) @ self._matrix(y, columns) for x, y in pairs)
+        *small, large = (self._matrix(x, dtype=b.dtype) @ self._matrix(y, columns) for x, y in pairs)
         product = np.where(np.isnan(sum(small)), 0, sum(small)) + large if small else large
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
         for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
-        self.shared_memory.is_open[:] = False  # one goes on at most: the one before it has been waited for
-        for tile in pairs[0] if op.attributes["is_open"] else ():
-            _reserved(tile.memory).leave_open(_start(tile), tile.elements)
+        self.shared_memory.begin_product(
+            [_reserved(x.memory).bytes_from(_start(x), x.elements) for x in pairs[0] if not isinstance(x, Held)]
+        )
+        if op.attributes["pending"] is not None:
+            self.shared_memory.end_products(op.attributes["pending"])
         return results
 
-    def _matrix(self, tile: Any, columns: int | None = None) -> Any:
-        """A tile in shared memory, or in registers, as warpgroups multiply it, in f64."""
+    def _matrix(self, tile: Any, columns: int | None = None, dtype: Dtype | None = None) -> Any:
+        """A tile in shared memory, or of words of `dtype` in registers, as warpgroups multiply it, in f64."""
         if isinstance(tile, Held):
-            return tensor.matrix_of_registers(tile.layout, [self._spread(x) for x in tile.registers], self.index)
+            words = [self._spread(x) for x in tile.registers]
+            return tensor.matrix_of_words(tile.layout, words, dtype, self.index)
         matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), columns)
         if is_float8(tile.dtype):
             matrix = convert(matrix, tile.dtype, dt.f32)
@@ -334,8 +337,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def rest_of_tf32(self, x: V) -> V:
         return Numbers(tensor.rest_of_tf32(cast(Numbers, x).each), x.dtype)
 
-    def settle_products(self, sums: list[V]) -> list[V]:
-        self.shared_memory.is_open[:] = False
+    def settle_products(self, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:
+        self.shared_memory.end_products(pending)
         return sums
 
     def round_tf32(self, x: V) -> V:

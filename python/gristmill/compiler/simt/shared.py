@@ -29,9 +29,21 @@ class SharedMemory:
         self.is_written = np.zeros(blocks * self.stride, np.bool_)
         self.is_expected = np.zeros(blocks * self.stride, np.bool_)
         self.is_open = np.zeros(blocks * self.stride, np.bool_)  # products that go on behind their op read it
+        self.products: list[list[slice]] = []  # that go on, and the bytes that they read
         self.watched = Watched(len(self.is_written), reports.clock, are_values_enough=False)
         self.threads = np.arange(blocks * reports.clock.threads_of_block)
         self.block_start = self.threads // reports.clock.threads_of_block * self.stride
+
+    def begin_product(self, operands: list[slice]) -> None:
+        """A product reads these bytes until it is waited for: nobody writes them before that."""
+        self.products.append(operands)
+
+    def end_products(self, pending: int) -> None:
+        """All products have been waited for but the last `pending`."""
+        self.products = self.products[len(self.products) - pending :] if pending else []
+        self.is_open[:] = False
+        for part in (part for operands in self.products for part in operands):
+            self.is_open[part] = True
 
     def poison(self, place: Place) -> None:
         """Forget what was written there: reading it is an error until something is written again."""
@@ -89,10 +101,10 @@ class SharedTile:
             self.memory.is_written[units] = False
             self.memory.is_expected[units] = True
 
-    def leave_open(self, start: Any, elements: int) -> None:
-        """A product reads elements from `start` on until it is waited for: nobody writes them before that."""
+    def bytes_from(self, start: Any, elements: int) -> slice:
+        """Where elements from `start` on lie."""
         first = self.start + int(np.ravel(start)[0]) * self._width
-        self.memory.is_open[first : first + elements * self._width] = True
+        return slice(first, first + elements * self._width)
 
     def _check_open(self, units: Any, owners: Any) -> None:
         if self.memory.is_open[units].any():

@@ -141,12 +141,13 @@ def matrix_of(tile: Any, memory: Any, start: Any, columns: int | None = None) ->
     return matrix.reshape(tile.shape)
 
 
-def matrix_of_registers(layout: Layout, registers: Sequence[Any], index: Any) -> Any:
-    """The matrix that all threads hold, in f64."""
-    matrix = np.full(layout.shape, np.nan)
-    for register, each in enumerate(registers):
-        matrix[coordinates(layout, register, index)] = np.asarray(each, np.float64)
-    return matrix
+def matrix_of_words(layout: Layout, registers: Sequence[Any], dtype: Any, index: Any) -> Any:
+    """The matrix of halves that all threads hold, two in a word, in f64."""
+    matrix = np.full((*layout.shape, 2), np.nan)
+    for register, words in enumerate(registers):
+        halves = np.ascontiguousarray(words, np.uint32).view(np.uint16).reshape(-1, 2)
+        matrix[coordinates(layout, register, index)] = from_bits(halves, dtype).astype(np.float64)
+    return matrix.reshape(layout.shape[0], -1)
 
 
 def coordinates(layout: Layout, register: int, index: Any) -> tuple[Any, Any]:

@@ -11,20 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Op
+from gristmill.compiler.ir import Op, Pointer
 from gristmill.compiler.layout import Layout, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_roles, cuda_text
 from gristmill.compiler.targets.thread_parts import terms
 from gristmill.compiler.targets.thread_products import zero_for_nan
 from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS, GROUP_WARPS, MOST_COLUMNS
+from gristmill.dtypes import Dtype
 
 SUMS = {dt.f32: "f32", dt.i32: "s32"}
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 MOST_PROMOTED_COLUMNS = 128  # at a time, so that what is not added yet takes few registers
 PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go along before they are added in f32
 BEGIN = "wgmma.fence.sync.aligned;"
-END = "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned %d;"
+COMMIT, WAIT = "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned %d;"
 ATTRIBUTES = "convergent nounwind"
 Pair = tuple[tuple[Any, Any], tuple[int, int]]  # of tiles that are multiplied, with the numbers of their descriptors
 
@@ -45,7 +46,9 @@ def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V
     columns = min(most, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     places = _places(layout, columns, len(sums))
     if not op.attributes["is_promoted"]:
-        return _call(m, _text(op, numbered, columns, places, range(a.shape[1])), descriptors, sums)
+        is_begun = not op.attributes["is_first"]
+        text = _text(op, numbered, columns, places, range(a.shape[1]), is_begun)
+        return _call(m, text, descriptors, sums if is_begun else [], len(sums), dtype=sums[0].dtype)
     size = columns // 2
     for start in range(0, a.shape[1], PROMOTED):
         depths = range(start, min(start + PROMOTED, a.shape[1]))
@@ -61,7 +64,6 @@ def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V
 
 def _multiply_held(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
     """The same of a left tile of halves that lies in registers as sums do, which is how instructions take it."""
-    words = [m.join_elements(a.registers[i : i + 2]) for i in range(0, len(a.registers), 2)]
     columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     places, unit = _places(layout, columns, len(sums)), GROUP_UNITS[b.dtype]
     of_columns = sum(1 for row, _ in places if row == 0)
@@ -74,8 +76,8 @@ def _multiply_held(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]
             kind = f"m{GROUP_ROWS}n{columns}k{step}.{SUMS[unit.summed]}.{unit.name}.{unit.name}"
             texts.append(f"add.s64 b, ${len(sums)}, {_offset(b, (depth, column)) >> 4};")
             texts.append(f"wgmma.mma_async.sync.aligned.{kind} {own}, {left}, b, 1, 1, 1, {int(b.inner == 1)};")
-    text = " ".join([*texts, END % 0, "}"])
-    return _call(m, text, [_descriptor(m, b, layout, 1)], sums, words=words)
+    text = " ".join([*texts, _end(op), "}"])
+    return _call(m, text, [_descriptor(m, b, layout, 1)], sums, words=a.registers)
 
 
 def _list(numbers: range) -> str:
@@ -99,7 +101,7 @@ def _text(
         adds = "1" if is_begun or i else "none"
         for block, (row, column) in enumerate(places):
             texts += _instruction(pair, (row, depth, column), columns, block, len(places), adds)
-    texts.append(END % int(op.attributes["is_open"]) + " }")
+    texts.append(f"{_end(op)} }}")
     return " ".join(texts)
 
 
@@ -151,12 +153,20 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
     return m.emit(f"or disjoint {m.typed(wide)}, {fixed - (1 << 64) if fixed >> 63 else fixed}", dt.u64)
 
 
-def _call(m: Any, text: str, descriptors: list[V], sums: list[V], count: int = 0, words: Sequence[V] = ()) -> list[V]:
+def _call(
+    m: Any,
+    text: str,
+    descriptors: list[V],
+    sums: list[V],
+    count: int = 0,
+    words: Sequence[V] = (),
+    dtype: Dtype | Pointer = dt.f32,
+) -> list[V]:
     """Emit `text`, in whose results the sums go in and out; or, where none are given, `count` new ones come out.
 
     Behind them come the descriptors, then words of an operand.
     """
-    count, dtype = len(sums) or count, sums[0].dtype if sums else dt.f32
+    count, dtype = len(sums) or count, sums[0].dtype if sums else dtype
     letter = "f" if dtype == dt.f32 else "r"
     ties = map(str, range(len(sums)))
     constraints = ",".join(
@@ -177,6 +187,11 @@ def barrier(m: Any) -> None:
     m.say(f"call void @{name}({m.typed(number)}, i32 {32 * GROUP_WARPS})")
 
 
-def settle(m: Any, sums: list[V]) -> list[V]:
-    """Wait for all products, whose sums these are."""
-    return _call(m, "wgmma.wait_group.sync.aligned 0;", [], sums)
+def settle(m: Any, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:
+    """Wait for all products but the last ones; the words stay in their registers until then."""
+    return _call(m, WAIT % pending, [], sums, words=words)
+
+
+def _end(op: Op) -> str:
+    pending = op.attributes["pending"]
+    return COMMIT if pending is None else f"{COMMIT} {WAIT % pending}"

@@ -52,8 +52,8 @@ class CudaTensorMachine(TensorMachine):
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
         return cuda_groups.multiply_shared(self, op, a, b, layout, sums)
 
-    def settle_products(self, sums: list[V]) -> list[V]:
-        return cuda_groups.settle(self, sums)
+    def settle_products(self, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:
+        return cuda_groups.settle(self, sums, pending, words)
 
     @functools.cache  # noqa: B019
     def uniform_warp(self) -> V:

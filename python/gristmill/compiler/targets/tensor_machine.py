@@ -93,8 +93,8 @@ class TensorMachine(Machine):
         """sums + a @ b of tiles in shared memory, by warpgroups; `sums` are registers of columns that there are."""
 
     @abstractmethod
-    def settle_products(self, sums: list[V]) -> list[V]:
-        """Wait for products that are open; these are their sums."""
+    def settle_products(self, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:
+        """Wait for all open products but the last `pending`; these are the sums, and the words held, of the last."""
 
     @abstractmethod
     def round_tf32(self, x: V) -> V:
@@ -136,8 +136,8 @@ class TensorMachine(Machine):
 
         thread_windows.store_window(self, op, window, tile)
 
-    def settle(self, op: Op, sums: Any) -> Any:
-        return thread_products.settle(self, op, sums)
+    def settle(self, op: Op, sums: Any, words: Any) -> Any:
+        return thread_products.settle(self, op, sums, words)
 
     def parts(self, op: Op, a: Any, b: Any) -> list[Any]:
         from gristmill.compiler.targets import thread_parts

@@ -151,9 +151,10 @@ def zero_for_nan(m: Any, sums: Sequence[V]) -> list[V]:
     return [m.select(m.compare("==", x, x), x, m.constant(x.dtype, 0)) for x in sums]
 
 
-def settle(m: Any, op: Op, sums: Any) -> Any:
+def settle(m: Any, op: Op, sums: Any, words: Any) -> Any:
     """The sums of products that are open, when they are there."""
-    return _with_used(m, op, sums, m.settle_products)
+    held = words.registers if words is not None else ()
+    return _with_used(m, op, sums, lambda own: m.settle_products(own, op.attributes["pending"], held))
 
 
 def _with_used(m: Any, op: Op, tile: Any, change: Callable[[list[V]], list[V]]) -> Any:

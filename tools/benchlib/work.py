@@ -107,8 +107,11 @@ def load_specs() -> dict[str, Spec]:
 
 
 def plan(names: Sequence[str], dtypes: Sequence[str], is_cpu: bool, columns: Sequence[int] = ()) -> list[Work]:
-    """Return the work for kernels, by default all: their large cases for CUDA, the square ones for the CPU."""
-    specs = load_specs()
+    """Return the work for kernels, by default all: their large cases for CUDA, the square ones for the CPU.
+
+    Attention is not among them: `tools/bench attention` measures it.
+    """
+    specs = {name: spec for name, spec in load_specs().items() if not name.startswith("attention")}
     if unknown := sorted(set(names) - set(specs)):
         raise SystemExit(f"there is no kernel {', '.join(unknown)}; there are {', '.join(specs)}")
     chosen = [specs[name] for name in names or specs]

@@ -17,7 +17,7 @@ if not TOOLS.exists():
     pytest.skip("needs a checkout", allow_module_level=True)
 sys.path.append(str(TOOLS))
 
-from benchlib import attention, attention_check, attention_report, attention_sides, cli, plot, report, timing  # noqa: E402
+from benchlib import attention, attention_check, attention_report, attention_sides, cli, plot, report, timing, work  # noqa: E402
 from benchlib.attention_cases import BACKWARD, DECODE, FORWARD, Problem, arrays_of, plan, with_wide_scores  # noqa: E402
 from benchlib.work import Result, load_specs  # noqa: E402
 
@@ -116,6 +116,11 @@ def test_attention_is_measured_by_itself():
         attention.is_asked([FORWARD, "matmul"])
     with pytest.raises(SystemExit, match="measured on CUDA"):
         cli.main(["attention", "--device", "cpu"])
+
+
+def test_all_kernels_are_those_without_attention():
+    assert not any(row.kernel.startswith("attention") for row in work.plan([], ["bf16"], is_cpu=False))
+    assert {row.kernel for row in work.plan([FORWARD], ["bf16"], is_cpu=False)} == {FORWARD}
 
 
 def test_kernels_that_are_not_there_are_skipped_and_named(kernels, monkeypatch, capsys):
@@ -227,7 +232,8 @@ def test_decoding_joins_its_parts(kernels, monkeypatch):
     specs = {DECODE: parameters(**pointer, scale="scalar", heads="shape")}
     specs["attention_combine"] = parameters(partial="pointer", out="pointer")
     monkeypatch.setattr(attention_sides, "load_specs", lambda: specs)
-    assert attention_sides.our_decode(problem, arrays)()["out"].unique().tolist() == [0.125]
+    written = attention_sides.our_decode(problem, arrays)()
+    assert {name: array.unique().tolist() for name, array in written.items()} == {"out": [0.125]}
     specs[DECODE] = parameters(workspace="pointer")
     with pytest.raises(LookupError, match="attention_decode takes workspace, which"):
         attention_sides.our_decode(problem, arrays)

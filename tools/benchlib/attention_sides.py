@@ -97,11 +97,12 @@ def our_decode(problem: Problem, arrays: Arrays) -> Call:
     }
     steps = [name for name in (DECODE, "attention_combine") if name in specs and hasattr(kernels, name)]
     launches = [(getattr(kernels, name), by_name(specs[name].kernel, values)) for name in steps]
+    written = [name for name in ("out", "lse") if any(name in arguments for _, arguments in launches)]
 
     def call() -> Arrays:
         for kernel, arguments in launches:
             kernel(**arguments)
-        return {"out": arrays["out"]}
+        return {name: arrays[name] for name in written}
 
     return call
 

@@ -13,6 +13,8 @@ Times kernels on their bench cases beside torch, Triton and NumPy, in shuffled r
   tools/bench softmax_forward --sweep      every specialisation that fits a case: which configuration is best
   tools/bench matmul --dtypes f16,bf16     products, in TFLOP/s beside torch's (cuBLAS)
   tools/bench matmul --plot matmul.svg     the same, drawn over the size
+  tools/bench attention                    beside cuDNN, FlashAttention-2 and Triton: sustained, and in bursts
+  tools/bench attention_forward --columns 128 --dtypes f16     one of its kernels, one size of heads, one dtype
   tools/bench --device cpu                 one CPU thread, f32, 4096 x 4096, beside NumPy
   tools/bench launch                       the cost of a call, beside a C loop around cuLaunchKernel
   tools/bench start                        time to import the kernels and to the first result in a new process
@@ -25,13 +27,15 @@ def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="tools/bench", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", nargs="*", metavar="KERNEL", help="kernels; or `launch`, or `start`")
+    parser.add_argument("what", nargs="*", metavar="KERNEL", help="kernels; or `attention`, `launch`, `start`")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="default: cuda where there is a device")
-    parser.add_argument("--dtypes", help="as in bf16,f32; default: bf16,f32 on CUDA, f32 on the CPU")
+    parser.add_argument(
+        "--dtypes", help="as in bf16,f32; default: bf16,f32 on CUDA, f32 on the CPU, all halves for attention"
+    )
     parser.add_argument("--columns", help="only cases whose arrays have this many columns, as in 1024,4096")
     parser.add_argument("--threads", type=int, default=1, help="threads on the CPU; default: 1")
     parser.add_argument("--sweep", action="store_true", help="time every specialisation that fits a case")
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer and shorter rounds; of attention, fewer cases")
     parser.add_argument("--json", metavar="FILE", help="write machine and results as JSON")
     parser.add_argument("--markdown", metavar="FILE", help="write machine and results as a page")
     parser.add_argument("--plot", metavar="FILE", help="draw speed over size, as .svg or .png; needs matplotlib")
@@ -49,6 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from benchlib.start import main as measure_start
 
         return measure_start(options)
+    from benchlib import attention
+
+    if attention.is_asked(options.what):
+        return attention.main(options)
     return run(options)
 
 

@@ -18,7 +18,15 @@ from benchlib.work import Result
 
 FORMATS = (".svg", ".png")
 GREY = "#868e96"
-COLOURS = {OURS: "#e8590c", "torch": "#1c7ed6", "triton": "#37b24d", "numpy": "#ae3ec9", COPY: GREY}
+COLOURS = {
+    OURS: "#e8590c",
+    "torch": "#1c7ed6",
+    "cuDNN": "#1c7ed6",
+    "FlashAttention-2": "#ae3ec9",
+    "triton": "#37b24d",
+    "numpy": "#ae3ec9",
+    COPY: GREY,
+}
 OTHERS = ("#0ca678", "#d6336c", "#7048e8", "#f08c00", "#1098ad")
 PANEL_INCHES = (5.2, 3.4)
 LABEL_POINTS = 11.0  # from one label to the next, at least
@@ -61,11 +69,12 @@ def _is_installed(name: str) -> bool:
 
 
 def panels_of(results: Sequence[Result]) -> list[Panel]:
-    """Return a panel for each kernel, dtype and way its operands lie, in the order of the results."""
+    """Return a panel for each kernel, dtype and way its operands lie, or what a result calls its panel, in order."""
     found: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         if not math.isnan(result.median_us):
-            found.setdefault((result.kernel, result.dtype, _layout(result.case), result.device), []).append(result)
+            layout = result.extra.get("panel") or _layout(result.case)
+            found.setdefault((result.kernel, result.dtype, layout, result.device), []).append(result)
     return [_panel(list(key), rows) for key, rows in found.items()]
 
 
@@ -80,10 +89,16 @@ def _panel(key: list[str], rows: Sequence[Result]) -> Panel:
     for line in lines.values():
         line.regular.sort()
     title = " ".join(filter(None, [kernel, dtype, layout, "on the CPU" if device == "cpu" else ""]))
-    size = (
+    return Panel(title, _axis(rows[0], is_arithmetic), "TFLOP/s" if is_arithmetic else "GB/s", list(lines.values()))
+
+
+def _axis(row: Result, is_arithmetic: bool) -> str:
+    """What the size along a panel is."""
+    if "size" in row.extra:
+        return "length of the sequences"
+    return (
         "M = N = K; hollow: cube root of M N K" if is_arithmetic else "columns, or elements; hollow: no multiple of 64"
     )
-    return Panel(title, size, "TFLOP/s" if is_arithmetic else "GB/s", list(lines.values()))
 
 
 def _layout(case: str) -> str:
@@ -92,10 +107,12 @@ def _layout(case: str) -> str:
 
 def _is_regular(row: Result, is_arithmetic: bool) -> bool:
     """Whether its size is like those of its neighbours: a cube, and a multiple of what tiles are made of."""
-    return ("cubed" in row.case or not is_arithmetic) and _size(row, is_arithmetic) % 64 == 0
+    return ("cubed" in row.case or "size" in row.extra or not is_arithmetic) and _size(row, is_arithmetic) % 64 == 0
 
 
 def _size(row: Result, is_arithmetic: bool) -> float:
+    if "size" in row.extra:
+        return float(row.extra["size"])
     if is_arithmetic:
         return round((row.flops / 2) ** (1 / 3), 3)
     numbers = re.findall(r"\d+", row.case)

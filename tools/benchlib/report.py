@@ -64,8 +64,14 @@ def _line(result: Result) -> str:
 
 def as_json(facts: dict[str, Any], results: Sequence[Result]) -> str:
     """Return machine and results as JSON."""
-    rows = [{k: None if isinstance(v, float) and math.isnan(v) else v for k, v in asdict(r).items()} for r in results]
+    rows = [_without_nan(asdict(result)) for result in results]
     return json.dumps({"machine": facts, "results": rows}, indent=1, allow_nan=True) + "\n"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def as_markdown(facts: dict[str, Any], results: Sequence[Result]) -> str:
@@ -102,11 +108,11 @@ def _table(
     if not results:
         return []
     header = ["kernel", "dtype", "case", *titles.values(), last, "error"]
-    table = ["", caption, "", _row(header), _row(["---"] * len(header))]
-    for row in _grouped(results):
+    table = ["", caption, "", table_row(header), table_row(["---"] * len(header))]
+    for row in grouped(results):
         by_name = {r.contestant: r for r in row}
         cells = [cell(by_name.get(name)) for name in titles]
-        table.append(_row([*_title(row), *cells, last_cell(row), _error(row)]))
+        table.append(table_row([*_title(row), *cells, last_cell(row), _error(row)]))
     return table
 
 
@@ -143,7 +149,8 @@ def _best_peer(row: Sequence[Result]) -> tuple[str, float]:
     return best.contestant, best.median_us / timed[OURS].median_us
 
 
-def _row(cells: Sequence[str]) -> str:
+def table_row(cells: Sequence[str]) -> str:
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(cells) + " |"
 
 
@@ -155,7 +162,8 @@ def _cell(result: Result | None) -> str:
     return f"{result.gb_s:.0f} ({result.copy_share:.3f})"
 
 
-def _grouped(results: Sequence[Result]) -> Iterator[list[Result]]:
+def grouped(results: Sequence[Result]) -> Iterator[list[Result]]:
+    """Return what all contestants gave for the same work, together."""
     groups: dict[tuple[str, ...], list[Result]] = {}
     for result in results:
         groups.setdefault((result.kernel, result.dtype, result.case, result.device), []).append(result)
@@ -164,7 +172,7 @@ def _grouped(results: Sequence[Result]) -> Iterator[list[Result]]:
 
 def verdicts(results: Sequence[Result]) -> list[str]:
     """Return a line for each promise that these results bear on: kept, or by how much not."""
-    found = [line for row in _grouped(results) for line in _row_verdicts(row)]
+    found = [line for row in grouped(results) for line in _row_verdicts(row)]
     return found + list(_odd_verdicts(results))
 
 

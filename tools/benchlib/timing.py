@@ -24,6 +24,7 @@ class Effort:
 
 
 QUICK = Effort(rounds=5, batch_us=1500.0)
+IDLE_S = 0.15
 
 
 def cpu_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:
@@ -52,6 +53,46 @@ def cuda_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:
     return 1000 * begin.elapsed_time(end) / count
 
 
+def sustained_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:
+    """Return microseconds a call on a device that has been busy with them for twice as long: clocks have settled."""
+    return _cuda_time(calls, 2 * count, count)
+
+
+def burst_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:
+    """Return microseconds a call of the first few after a pause, at full clocks; one goes ahead."""
+    import torch
+
+    torch.cuda.synchronize()
+    time.sleep(IDLE_S)
+    return _cuda_time(calls, 1, count)
+
+
+def _cuda_time(calls: Sequence[Callable[[], Any]], ahead: int, count: int) -> float:
+    import torch
+
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for i in range(ahead):
+        calls[i % len(calls)]()
+    begin.record()
+    for i in range(count):
+        calls[i % len(calls)]()
+    end.record()
+    end.synchronize()
+    return 1000 * begin.elapsed_time(end) / count
+
+
+def in_graph(call: Callable[[], Any], launches: int) -> Callable[[], Any]:
+    """Return the replay of a CUDA graph of so many calls."""
+    import torch
+
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(launches):
+            call()
+    return graph.replay
+
+
 def count_for(batch: Batch, calls: Sequence[Callable[[], Any]], batch_us: float) -> int:
     """Return how many calls make a batch of that length; a multiple of the buffer sets."""
     batch(calls, len(calls))
@@ -61,10 +102,17 @@ def count_for(batch: Batch, calls: Sequence[Callable[[], Any]], batch_us: float)
 
 
 def shuffled_rounds(
-    batch: Batch, contestants: dict[str, Sequence[Callable[[], Any]]], effort: Effort, seed: int = 0
+    batch: Batch,
+    contestants: dict[str, Sequence[Callable[[], Any]]],
+    effort: Effort,
+    seed: int = 0,
+    count: int | None = None,
 ) -> dict[str, list[float]]:
-    """Return microseconds a call, one number a round, for each contestant; every round in another order."""
-    counts = {name: count_for(batch, calls, effort.batch_us) for name, calls in contestants.items()}
+    """Return microseconds a call, one number a round, for each contestant; every round in another order.
+
+    A batch has as many calls as `effort` asks for, or `count`.
+    """
+    counts = {name: count or count_for(batch, calls, effort.batch_us) for name, calls in contestants.items()}
     times: dict[str, list[float]] = {name: [] for name in contestants}
     order = list(contestants)
     shuffle = random.Random(seed).shuffle

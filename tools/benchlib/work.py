@@ -107,11 +107,14 @@ def load_specs() -> dict[str, Spec]:
 
 
 def plan(names: Sequence[str], dtypes: Sequence[str], is_cpu: bool, columns: Sequence[int] = ()) -> list[Work]:
-    """Return the work for kernels, by default all: their large cases for CUDA, the square ones for the CPU."""
+    """Return the work for kernels: their large cases for CUDA, the square ones for the CPU.
+
+    By default all kernels but those of attention, which `tools/bench attention` measures.
+    """
     specs = load_specs()
     if unknown := sorted(set(names) - set(specs)):
         raise SystemExit(f"there is no kernel {', '.join(unknown)}; there are {', '.join(specs)}")
-    chosen = [specs[name] for name in names or specs]
+    chosen = [specs[name] for name in names or specs if names or not name.startswith("attention")]
     return [work for spec in chosen for work in _works(spec, dtypes, is_cpu, columns)]
 
 

@@ -214,6 +214,8 @@ class _Fitter:
         if op.row.operand_layout and result is not None:
             return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
         like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result
+        if self._is_small_store(op):
+            like = op.operands[1]
         if like not in self.layouts:
             like = next((v for v in op.operands if v in self.layouts), None)
         if like is None or op.row.lies_in_shared:
@@ -222,6 +224,12 @@ class _Fitter:
         if op.row.fills_shared and layout.vector_width() < op.attributes["width"]:
             layout = blocked(like.type.shape, op.attributes["width"], self.num_warps)
         return [layout if v.type.shape == like.type.shape else None for v in op.operands]
+
+    def _is_small_store(self, op: Op) -> bool:
+        """Whether a tile is so small that addresses go to where it lies."""
+        if not op.row.goes_by_register or op.row.effect != "write" or op.operands[1] not in self.layouts:
+            return False
+        return op.operands[1].type.elements <= 32 * self.num_warps
 
     def _in(self, layout: Layout, value: Value, near: Statement, before: list[Any]) -> Value:
         """The same tile in `layout`, by ops appended to `before`."""

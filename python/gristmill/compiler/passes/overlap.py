@@ -4,8 +4,8 @@ In `acc = dot(f(dot(a, b)), c, acc)` each step's second product waits for what i
 by a step it does not: the second product of the step before begins together with this step's first one, and both run
 while this step's numbers are computed. The first step's numbers come before the loop, the last step's product behind it.
 
-A product is waited for where something reads its sums. The words that it holds stay as they are until then, so what the
-next one holds is made behind the wait; slots that it read are free there too.
+A product is waited for where something reads its sums. The words that it holds stay as they are until then, so what
+the next one holds is made behind the wait; slots that it read are free there too.
 """
 
 from __future__ import annotations
@@ -38,11 +38,20 @@ def run(function: Function) -> None:
 
 def _block(block: Block) -> None:
     statements: list[Statement] = []
-    for statement in block.statements:
+    left = list(block.statements)
+    while left:
+        statement = left.pop(0)
         for inner in statement.blocks:
             _block(inner)
         chain = _chain_of(statement) if isinstance(statement, For) else None
-        statements += _shifted(chain) if chain else [statement]
+        if chain is None:
+            statements.append(statement)
+            continue
+        count = 0
+        while count < len(left) and (_frees(left[count]) or not left[count].operands) and chain.is_inside:
+            count += 1
+        statements += _shifted(chain, left[:count])
+        del left[:count]
     block.statements[:] = statements
 
 
@@ -59,6 +68,11 @@ class _Chain:
     @property
     def words(self) -> Value:
         return self.last.operands[0]
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether the shifted product reads slots that are taken in the loop alone."""
+        return bool(self.taking)
 
     @property
     def own(self) -> list[Statement]:
@@ -125,8 +139,11 @@ def _reached(body: Block, values: Sequence[Value]) -> set[Value]:
     return found
 
 
-def _shifted(chain: _Chain) -> list[Statement]:
-    """The first step's numbers, the loop, and the last step's product; nothing where the loop has no step."""
+def _shifted(chain: _Chain, freeing: list[Statement]) -> list[Statement]:
+    """The first step's numbers, the loop, and the last step's product; nothing where the loop has no step.
+
+    `freeing`: what frees slots that the loop's other product read, behind it.
+    """
     loop = chain.loop
     before, then = Block(), Block()
     with building(Builder(before)) as builder:
@@ -146,11 +163,12 @@ def _shifted(chain: _Chain) -> list[Statement]:
     then.statements.append(
         For([second, *loop.operands[1:3], *started], body, results, dict(loop.attributes), loop.position)
     )
+    then.statements += clone_block(Block(statements=freeing), {}).statements
     last = clone_block(Block(statements=chain.own), dict(zip(given, results, strict=True)))
     then.statements += last.statements
     final = next(s for s in last.statements if isinstance(s, Op) and s.row.anchor_layout).results[0]
     then.yields = results[: chain.place] + [final] + results[chain.place : len(loop.results) - 1]
-    otherwise = Block(yields=list(loop.operands[3:]))
+    otherwise = Block(statements=freeing, yields=list(loop.operands[3:]))
     return [*before.statements, If([goes], then, otherwise, loop.results, {}, loop.position)]
 
 

@@ -206,7 +206,7 @@ def _consume(body: Block, plan: Plan, rings: list[Ring]) -> None:
 
 
 def _consume_each(plan: Plan, rings: list[Ring]) -> None:
-    """Let the loop take each group's tiles just before the first product that reads them; they are free behind the last."""
+    """Let the loop take each group's tiles before the first product that reads them; they are free behind the last."""
     block, given = plan.loop.body, zip(plan.groups, rings, strict=True)
     groups = [
         ({share.results[0]: slot for (_, share), slot in zip(g, slots, strict=True)}, p) for g, (p, slots) in given

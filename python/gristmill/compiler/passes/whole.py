@@ -2,7 +2,8 @@
 
 `where(columns < n, x, y)` in a loop over blocks costs a comparison and a choice for each element, though only the last
 block, or those on a diagonal, need them. The ends of what is compared are scalars, which tell whether the comparison
-holds everywhere: the choice goes under a branch that all threads take together.
+holds everywhere: the choice goes under a branch that all threads take together. What is reduced from the chosen tile is
+reduced in the branches, each of which is then one run of instructions with what it reads.
 """
 
 from __future__ import annotations
@@ -22,10 +23,16 @@ def run(function: Function) -> None:
 
 def _block(block: Block, made: dict[Value, Statement], function: Function, is_loop: bool) -> None:
     statements: list[Statement] = []
+    branches: dict[Value, If] = {}
     for statement in block.statements:
         for inner in statement.blocks:
             _block(inner, made, function, isinstance(statement, For))
         found = _branch(statement, made, function) if is_loop and isinstance(statement, Op) else None
+        if found:
+            branches[statement.results[0]] = found[-1]  # type: ignore[assignment]
+        elif isinstance(statement, Op) and statement.row.goes_along_axis and statement.operands[0] in branches:
+            _reduce_inside(branches[statement.operands[0]], statement)
+            continue
         statements += found or [statement]
     block.statements[:] = statements
     if is_loop:
@@ -33,8 +40,16 @@ def _block(block: Block, made: dict[Value, Statement], function: Function, is_lo
 
 
 def _branch(op: Op, made: dict[Value, Statement], function: Function) -> list[Statement] | None:
+    """The branches that stand for a choice, one for each part of its mask; None if it is not worth them."""
     if op.name != "where" or op.results[0].type.elements < LEAST * function.threads:
         return None
+    mask = made.get(op.operands[0])
+    if isinstance(mask, Op) and mask.row.is_conjunction:
+        between = Value(op.results[0].type, op.results[0].name)
+        first = Op(op.row, [mask.operands[0], *op.operands[1:]], {}, [between], op.position)
+        second = Op(op.row, [mask.operands[1], between, op.operands[2]], {}, op.results, op.position)
+        parts = [_branch(part, made, function) for part in (first, second)]
+        return None if None in parts else [s for part in parts for s in part or ()]
     scalars = Block()
     with building(Builder(scalars)) as builder:
         builder.position = op.position
@@ -45,6 +60,15 @@ def _branch(op: Op, made: dict[Value, Statement], function: Function) -> list[St
     chosen = Op(op.row, list(op.operands), dict(op.attributes), [result], op.position)
     then, otherwise = Block(yields=[op.operands[1]]), Block(statements=[chosen], yields=[result])
     return [*scalars.statements, If([holds], then, otherwise, op.results, {"is_whole": True}, op.position)]
+
+
+def _reduce_inside(branch: If, op: Op) -> None:
+    place = branch.results.index(op.operands[0])
+    for block in branch.blocks:
+        results = [Value(v.type, v.name) for v in op.results]
+        block.statements.append(Op(op.row, [block.yields[place]], dict(op.attributes), results, op.position, op.blocks))
+        block.yields += results
+    branch.results += op.results
 
 
 class _Ends:

@@ -265,7 +265,9 @@ def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     assert isinstance(dtype, Dtype) and isinstance(base.type.dtype, Pointer)
     codes = [[_code(v, function, made) or () for v in reversed(values)] for values in (shape, strides)]
     width = panel_bytes(block[-1] * dtype.itemsize)
-    box = (width // dtype.itemsize, min(block[-2], MOST_ROWS), *(1 for _ in block[:-2]))
+    is_by_groups = not op.results and block[-2] * GROUP_WARPS == GROUP_ROWS * function.num_warps
+    most = GROUP_ROWS if is_by_groups else MOST_ROWS  # what each warpgroup can store alone
+    box = (width // dtype.itemsize, min(block[-2], most), *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name
     return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width)
 

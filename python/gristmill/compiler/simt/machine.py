@@ -24,7 +24,7 @@ from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.thread_parts import terms
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
-from gristmill.compiler.tensor import Unit
+from gristmill.compiler.tensor import GROUP_ROWS, Unit
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import Position, SimulationError
 from gristmill.language.float8 import is_float8
@@ -263,8 +263,11 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
     def wait_for_stores(self, pending: int) -> None:
         """What is stored is stored at once."""
 
-    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
-        windows.store(self, op, window, buffer, row, column, first)
+    def store_box(
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+    ) -> None:
+        for group in range(groups):
+            windows.store(self, op, window, buffer, place[0] + group * GROUP_ROWS, place[1], first)
 
     def commit_stores(self) -> None:
         """See wait_for_stores."""

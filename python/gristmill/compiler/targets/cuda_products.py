@@ -87,10 +87,12 @@ class CudaTensorMachine(TensorMachine):
     def wait_for_stores(self, pending: int) -> None:
         self.say(f'call void asm sideeffect "cp.async.bulk.wait_group.read {pending};", "~{{memory}}"()')
 
-    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
+    def store_box(
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+    ) -> None:
         from gristmill.compiler.targets import cuda_windows
 
-        cuda_windows.store_box(self, op, window, buffer, row, column, first)
+        cuda_windows.store_box(self, op, window, buffer, place, first, groups)
 
     def commit_stores(self) -> None:
         self.say('call void asm sideeffect "cp.async.bulk.commit_group;", "~{memory}"()')

@@ -10,6 +10,7 @@ from gristmill.compiler.ir import Op, walk
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_roles
 from gristmill.compiler.targets.thread_products import Shared, slot
+from gristmill.compiler.tensor import GROUP_ROWS
 
 MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 PREFETCH = "@$1 prefetch.tensormap [$0];"
@@ -44,17 +45,26 @@ def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, in
         cuda_roles.assembly(m, _text(rank), to, *fixed, *at)
 
 
-def store_box(m: Any, op: Op, window: Sequence[V], buffer: Shared, row: int, column: int, first: int) -> None:
-    """One thread tells what to store."""
-    place = m.constant(dt.i32, (buffer.offset(row, column)) * buffer.dtype.itemsize)
+def store_box(
+    m: Any, op: Op, window: Sequence[V], buffer: Shared, at_first: tuple[int, int], first: int, groups: int
+) -> None:
+    """One thread, or one of each group, tells what to store."""
+    row, column = at_first
+    size = buffer.dtype.itemsize
+    place = m.constant(dt.i32, buffer.offset(row, column) * size)
     start = m.emit(f"ptrtoint ptr addrspace(3) {buffer.memory.text} to i32", dt.i32)
     start = m.add(start, m.multiply(buffer.start, m.constant(dt.i32, buffer.dtype.itemsize)))
     rank = len(op.attributes["block"])
     inner, outer, *others = window[: -1 - rank : -1]
+    bits = range(groups.bit_length() - 1)
+    if groups > 1:
+        behind = buffer.offset(row + GROUP_ROWS, column) - buffer.offset(row, column)
+        place = m.add(place, m.group_bits(tuple((2 + i, behind * size << i) for i in bits)))
+        outer = m.add(outer, m.group_bits(tuple((2 + i, GROUP_ROWS << i) for i in bits)))
     at = [_moved(m, inner, first + column), _moved(m, outer, row), *others]
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     text = f"@$2 {STORE.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"
-    is_first = m.is_thread(range(5), range(m.num_warps.bit_length() - 1), ())
+    is_first = m.is_thread(range(5), range(2 if groups > 1 else m.num_warps.bit_length() - 1), ())
     cuda_roles.assembly(m, text, _map(m, op.attributes["map"]), m.add(start, place), is_first, *at)
 
 

@@ -58,8 +58,13 @@ class TensorMachine(Machine):
         """Wait until the hardware has read all groups of boxes that it stores but the last `pending`."""
 
     @abstractmethod
-    def store_box(self, op: Op, window: Sequence[V], buffer: Any, row: int, column: int, first: int) -> None:
-        """Let the hardware begin to store a box of a buffer, which begins at the column `first` of the block."""
+    def store_box(
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+    ) -> None:
+        """Let the hardware begin to store the box at a row and column of a buffer, whose first column is `first`.
+
+        Of several `groups`, each does so with the box that lies as many times 64 rows behind as it is number.
+        """
 
     @abstractmethod
     def commit_stores(self) -> None:

@@ -13,11 +13,14 @@ from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.thread_products import Shared, side_by_side
-from gristmill.compiler.tensor import CHUNK_BYTES, PANEL_BYTES, panels
+from gristmill.compiler.tensor import CHUNK_BYTES, GROUP_ROWS, PANEL_BYTES, panels
 
 
 def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
-    """Write each chunk to a buffer that the hardware has read, and let one thread tell it to store that."""
+    """Write each chunk to a buffer that the hardware has read, and let one thread tell it to store that.
+
+    Warpgroups that have rows of their own do so without each other.
+    """
     tensor_map = m.function.maps[op.attributes["map"]]
     (rows, width), dtype = tile.layout.shape, tile.registers[0].dtype
     columns = min(width, chunk_columns(tile.layout, PANEL_BYTES // dtype.itemsize))
@@ -27,17 +30,26 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     memory = m.shared(dtype, buffers * rows * columns)
     arrangement = panels((rows, columns), 1, dtype.itemsize, tensor_map.swizzle)
     room = Shared(memory, arrangement, (rows, columns), 1, dtype, tensor_map.swizzle, rows * columns)
+    groups = row_groups(tile.layout)
+    barrier = m.group_barrier if groups > 1 else m.barrier
     for chunk in range(last):
         if chunk == 0 or chunk >= buffers:
             m.wait_for_stores(buffers - 1 if chunk else 0)
-            m.barrier()
+            barrier()
         buffer = replace(room, start=m.constant(dt.i32, chunk % buffers * room.elements))
         _write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
         m.show_tensor_cores()
-        m.barrier()
-        for row, column in tensor_map.boxes(used[0], min(columns, used[1] - chunk * columns)):
-            m.store_box(op, window, buffer, row, column, chunk * columns)
+        barrier()
+        for row, column in tensor_map.boxes(used[0] // groups, min(columns, used[1] - chunk * columns)):
+            m.store_box(op, window, buffer, (row, column), chunk * columns, groups)
         m.commit_stores()
+
+
+def row_groups(layout: Layout) -> int:
+    """How many warpgroups there are, if each has 64 rows of its own; else 1."""
+    groups = tuple((GROUP_ROWS << i, 0) for i in range(len(layout.warp) - 2))
+    has_own = layout.warp[2:] == groups and layout.shape[0] == GROUP_ROWS << len(groups)
+    return 1 << len(groups) if has_own else 1
 
 
 def chunk_columns(layout: Layout, panel: int) -> int:

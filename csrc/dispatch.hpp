@@ -69,7 +69,7 @@ struct Plan {
     Variant variant;
     bool is_tuned;
     std::array<std::int64_t, 3> grid;
-    std::array<void*, most_parameters + most_maps> pointers;
+    std::array<void*, most_parameters + most_maps + 1> pointers;  // and a counter
     alignas(8) std::array<std::byte, 8 * most_parameters> block;
     std::size_t block_bytes;
 

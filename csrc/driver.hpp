@@ -151,6 +151,8 @@ struct Api {
     Call<Event> cuEventDestroy{resolver, "cuEventDestroy", 4000};
     Call<Event> cuEventSynchronize{resolver, "cuEventSynchronize", 2000};
     Call<float*, Event, Event> cuEventElapsedTime{resolver, "cuEventElapsedTime", 2000};
+    Call<Stream*, unsigned> cuStreamCreate{resolver, "cuStreamCreate", 2000};
+    Call<Stream> cuStreamDestroy{resolver, "cuStreamDestroy", 4000};
     Call<std::uintptr_t*, std::size_t> cuMemAlloc{resolver, "cuMemAlloc", 3020};
     Call<std::uintptr_t> cuMemFree{resolver, "cuMemFree", 3020};
     Call<std::uintptr_t, unsigned char, std::size_t, Stream> cuMemsetD8Async{resolver, "cuMemsetD8Async", 3020};

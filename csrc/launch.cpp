@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "tickets.hpp"
+
 namespace gristmill {
 
 namespace {
@@ -18,9 +20,15 @@ bool is_synchronous() {
     return is_set;
 }
 
-cuda::Result launch_once(const Launch& launch, cuda::GpuDevice& device, cuda::Function function) {
+cuda::Result launch_once(const Launch& launch, cuda::GpuDevice& device, const Geometry& geometry,
+                         cuda::Function function) {
+    std::uintptr_t counter = 0;
+    if (geometry.draws) {
+        counter = ticket_counter(device, launch.config.stream);
+        launch.parameters[launch.place.kernel.parameters.size() + geometry.maps.size()] = &counter;
+    }
     const cuda::ContextScope scope(device);
-    return device.api().cuLaunchKernelEx(&launch.config, function, const_cast<void**>(launch.parameters), nullptr);
+    return device.api().cuLaunchKernelEx(&launch.config, function, launch.parameters, nullptr);
 }
 
 // The driver takes a kernel's handle for a function: slower, but in whatever context the stream is of.
@@ -31,8 +39,9 @@ cuda::Function as_function(cuda::Kernel kernel) { return reinterpret_cast<cuda::
 cuda::Result launch_again(const Launch& launch, cuda::GpuDevice& device, cuda::LoadedKernel kernel, cuda::Result code) {
     const cuda::Api& api = device.api();
     if (code == cuda::context_is_destroyed) device.retain_again();
+    forget_tickets(device.ordinal());
     cuda::allow_shared_memory(api, kernel, device.ordinal());
-    const cuda::Result again = launch_once(launch, device, as_function(kernel.handle));
+    const cuda::Result again = launch_once(launch, device, *kernel.geometry, as_function(kernel.handle));
     if (again != cuda::success) return again;
     const cuda::ContextScope scope(device);
     const cuda::RelaxedCapture relaxed(api);
@@ -83,7 +92,7 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry&
 
 void launch(const Launch& launch, cuda::GpuDevice& device, cuda::LoadedKernel kernel) {
     const bool has_function = kernel.function != nullptr;
-    cuda::Result code = launch_once(launch, device, has_function ? kernel.function : as_function(kernel.handle));
+    cuda::Result code = launch_once(launch, device, *kernel.geometry, has_function ? kernel.function : as_function(kernel.handle));
     if (code == cuda::context_is_destroyed || (code == cuda::invalid_handle && has_function))
         code = launch_again(launch, device, kernel, code);
     const Specialisation& specialisation = launch.place.specialisation;

@@ -18,7 +18,7 @@ struct Launch {
     EntryPlace place;
     std::size_t entry;
     cuda::LaunchConfig config;
-    void* const* parameters;
+    void** parameters;  // with room for what a launch adds
 };
 
 // Do not hold the GIL: a full queue blocks. Asynchronous, unless GRISTMILL_SYNC=1.

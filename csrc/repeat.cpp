@@ -79,11 +79,11 @@ public:
     void set_pointer(std::size_t parameter, void* value) { pointers_[parameter] = value; }
     bool is_aligned() const { return addresses_ % aligned_bytes == 0; }
     const Place& place(std::size_t array) const { return places_[array]; }
-    void* const* pointers() const { return pointers_.data(); }
+    void** pointers() { return pointers_.data(); }
 
 private:
     alignas(8) std::array<std::byte, 8 * most_parameters> block_;
-    std::array<void*, most_parameters + most_maps> pointers_;
+    std::array<void*, most_parameters + most_maps + 1> pointers_;  // and a counter
     std::array<Place, most_parameters> places_;
     std::uintptr_t addresses_ = 0;
 };
@@ -248,7 +248,7 @@ std::unique_ptr<const KnownCall> make_known(const CallArguments& given, const Bo
 }
 
 // Python code may run in here, and make calls that replace this one; so may other threads, once the GIL is released.
-void launch_like(const KnownCall& call, void* const* parameters) {
+void launch_like(const KnownCall& call, void** parameters) {
     Launch made = call.launch;
     cuda::GpuDevice& device = *call.device;
     made.config.stream = exchange_stream(*call.streams, device.ordinal());

@@ -58,6 +58,7 @@ struct Geometry {
     std::uint32_t shared_bytes;            // dynamic shared memory of a block
     std::uint32_t ctas;                    // blocks of a cluster, along x; 1: no cluster
     bool waits = false;                    // for the kernel before it in its stream, before it touches memory
+    bool draws = false;                    // tiles from a counter, whose address is the last parameter
     std::span<const TensorMap> maps = {};  // parameters that follow the kernel's own; only for Variant::aligned32
 };
 

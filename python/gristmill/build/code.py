@@ -25,6 +25,7 @@ class Code:
     divisibility: dict[str, int]
     ptx_version: int | None
     tensor_maps: tuple[TensorMap, ...]
+    draws: bool = False
 
     @property
     def waits(self) -> bool:
@@ -32,7 +33,18 @@ class Code:
         return b"griddepcontrol.wait" in self.code
 
 
-FIELDS = ("symbol", "threads", "shared_bytes", "ctas", "written", "read", "divisibility", "ptx_version", "tensor_maps")
+FIELDS = (
+    "symbol",
+    "threads",
+    "shared_bytes",
+    "ctas",
+    "written",
+    "read",
+    "divisibility",
+    "ptx_version",
+    "tensor_maps",
+    "draws",
+)
 
 
 def pack_codes(artifacts: Sequence[Any]) -> bytes:

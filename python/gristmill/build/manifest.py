@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 
-NOT_BUILT = (0, 0, 0, 0)  # the geometry of an entry that a target does not have
+NOT_BUILT = (0, 0, 0, 0, 0)  # the geometry of an entry that a target does not have
 MOST_MAPS, MOST_MAP_AXES = 4, 5  # for which the launcher has room (`csrc/tables.hpp`)
 MOST_THREADS = 1024  # of a block, on every device
 UNKNOWN = Usage(0, 0, 0)
@@ -64,13 +64,14 @@ class MapRow:
 
 @dataclass(frozen=True)
 class EntryRow:
-    """One entry; `geometry` by CUDA target: threads, dynamic shared bytes, blocks of a cluster, and 1 if it waits.
+    """One entry; `geometry` by CUDA target: threads, dynamic shared bytes, blocks of a cluster, 1 if it waits, and
+    1 if it draws tiles.
 
     `maps` by CUDA target: the tensor maps that its code takes behind the kernel's parameters.
     """
 
     symbol: str
-    geometry: tuple[tuple[int, int, int, int], ...]
+    geometry: tuple[tuple[int, ...], ...]
     maps: tuple[tuple[MapRow, ...], ...]
     host: tuple[str, ...]
     ptx: tuple[int, ...]
@@ -252,7 +253,7 @@ class ManifestBuilder:
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],
-            geometry=tuple((c.threads, c.shared_bytes, c.ctas, int(c.waits)) if c else NOT_BUILT for c in shapes),
+            geometry=tuple(geometry_of(c) if c else NOT_BUILT for c in shapes),
             maps=tuple(map_rows(kernel, c) if c else () for c in shapes),
             host=tuple(self._host_function(kernel, code) for code in host),
             ptx=tuple(self._ptx_image(kernel, t, cuda[t]) for t in self._settings.ptx_targets if t in cuda),
@@ -343,6 +344,11 @@ def parameter_row(
         default=parameter.default,
         extent=tuple(parameter.extent or ()),
     )
+
+
+def geometry_of(code: Code) -> tuple[int, ...]:
+    """Return how `code` is launched."""
+    return code.threads, code.shared_bytes, code.ctas, int(code.waits), int(code.draws)
 
 
 def map_rows(kernel: Kernel, code: Code) -> tuple[MapRow, ...]:

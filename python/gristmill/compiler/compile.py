@@ -30,7 +30,8 @@ class Artifact:
 
     `code` is PTX text or an object file; variants with equal `symbol` share it. `threads` and `shared_bytes` are a
     block's, `ctas` the blocks of a cluster. `divisibility` names index parameters that must be multiples of a number
-    for the code to be right; `tensor_maps` come behind the kernel's parameters.
+    for the code to be right; `tensor_maps` come behind the kernel's parameters, and if it `draws` its tiles the address
+    of a counter behind those.
     """
 
     symbol: str
@@ -43,6 +44,7 @@ class Artifact:
     divisibility: dict[str, int]
     ctas: int
     tensor_maps: tuple[TensorMap, ...]
+    draws: bool
     ptx_version: int | None
 
 
@@ -86,6 +88,7 @@ class Lowered:
     divisibility: dict[str, int]
     ctas: int
     tensor_maps: tuple[TensorMap, ...]
+    draws: bool
     overflows: bool
 
 
@@ -103,7 +106,8 @@ def lower_variant(
     promised = {v.name: d for v, d in divisibility.items()}
     shape = (function.block_threads, machine.shared_bytes)
     launched = (function.num_blocks, tuple(function.maps))
-    return Lowered(function.name, text, *shape, written, read, promised, *launched, function.overflows)
+    draws = function.tickets is not None
+    return Lowered(function.name, text, *shape, written, read, promised, *launched, draws, function.overflows)
 
 
 def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
@@ -116,7 +120,7 @@ def generate(lowered: Lowered, target: Target, watch: Watch) -> Artifact:
     else:
         code, version = emit.emit_object(module, target), None
         watch("object", code)
-    names = ("threads", "shared_bytes", "written", "read", "divisibility", "ctas", "tensor_maps")
+    names = ("threads", "shared_bytes", "written", "read", "divisibility", "ctas", "tensor_maps", "draws")
     return Artifact(lowered.symbol, target, code, **{n: getattr(lowered, n) for n in names}, ptx_version=version)
 
 

@@ -1,8 +1,8 @@
 """Let warpgroups multiply while they compute: products that follow from each other run side by side.
 
 In `acc = dot(f(dot(a, b)), c, acc)` each step's second product waits for what is computed from its first one. Shifted
-by a step it does not: the second product of the step before begins together with this step's first one, and both run
-while this step's numbers are computed. The first step's numbers come before the loop, the last step's product behind it.
+by a step it does not: the second product of the step before begins with this step's first one, and both run while this
+step's numbers are computed. The first step's numbers come before the loop, the last step's product behind it.
 
 A product is waited for where something reads its sums. The words that it holds stay as they are until then, so what
 the next one holds is made behind the wait; slots that it read are free there too.

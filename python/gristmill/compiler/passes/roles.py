@@ -22,6 +22,8 @@ from gristmill.compiler.ir import (
     While,
     addressed,
     clone_block,
+    definitions,
+    reached,
     replace_below,
     sources,
     used_below,
@@ -54,6 +56,7 @@ MOST_PROMOTED = 64  # sums of a thread beside which others have room
 ALL_COPY, ALL_TELL = (104, 200), (40, 232)
 CONSUMER_WARPS = (4, 8)
 LEFT_BYTES = 20480  # for what consumers exchange
+LEAST_LEFT = 2048  # for what each warp has, and pipes
 BARRIER_BYTES = 256  # of pipes
 MOST_BUFFERS = 8
 LEAST_STAGES = 3  # two where the hardware copies
@@ -74,9 +77,12 @@ def split(function: Function) -> bool:
     common = Block()
     known = {shape: _rings(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
     rings = [known[_shape(plan)] for plan in plans]
-    single = [_ring([(f.load, f.share)], 1, common) for f in fixed]
+    slots = _fixed_slots(plans, fixed, function)
+    single = [_ring([(f.load, f.share)], slots, common) for f in fixed]
+    _draw_tiles(function, common)
     producer = _producer(function, [*zip(plans, rings, strict=True)], [*zip(fixed, single, strict=True)])
     if producer is None:
+        function.tickets = None
         return False
     for plan, own in zip(plans, rings, strict=True):
         _consume(function.body, plan, own)
@@ -88,6 +94,28 @@ def split(function: Function) -> bool:
         function.registers = ALL_TELL if all(plan.windows == len(plan.loads) for plan in plans) else ALL_COPY
     function.layouts |= producer.layouts
     return True
+
+
+def _draw_tiles(function: Function, common: Block) -> None:
+    """Let programs draw the tiles of their outermost loop where some take longer than others.
+
+    They do if how often an inner loop goes round follows from the number of the tile.
+    """
+    made = definitions(function.body)
+    for loop in [s for s in function.body.statements if isinstance(s, For)]:
+        first, _, step = (made.get(v) for v in loop.operands[:3])
+        is_shared_out = _is_op(first, "program_id") and _is_op(step, "num_programs") and not loop.operands[3:]
+        links = sources(loop.body)
+        bounds = {v for s in walk(loop.body) if isinstance(s, For) for v in s.operands[:2]}
+        if is_shared_out and loop.body.arguments[0] in reached(bounds, lambda v: links.get(v, ())):
+            loop.attributes["draws"] = True
+            with building(Builder(common)):
+                function.tickets = ROWS["pipe"](2, has_copies=False, has_tickets=True)
+            return
+
+
+def _is_op(statement: Statement | None, name: str) -> bool:
+    return isinstance(statement, Op) and statement.name == name and statement.attributes.get("axis", 0) == 0
 
 
 def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> None:
@@ -119,6 +147,21 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> No
             break
     for plan in plans:
         plan.stages = stages()
+
+
+def _fixed_slots(plans: list[Plan], fixed: list[Fixed], function: Function) -> int:
+    """Two if there is room: then producers fetch what the next round of loops needs while this one goes on."""
+    stores = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window and not s.results]
+    stored = sum(exchanged_bytes(op) for op in stores)
+    filled = sum({_shape(plan): plan.stages * plan.stage_bytes for plan in plans}.values())
+    exchanged = 0 if all(_is_chain(plan) for plan in plans) else LEFT_BYTES
+    taken = filled + stored + 2 * sum(f.bytes for f in fixed) + exchanged + LEAST_LEFT
+    return 2 if taken <= function.shared_bytes else 1
+
+
+def _is_chain(plan: Plan) -> bool:
+    """Whether products follow from others: a warp has whole rows then, and exchanges nothing to reduce them."""
+    return len(plan.groups) > 1
 
 
 def _holds_much(plan: Plan, function: Function) -> bool:

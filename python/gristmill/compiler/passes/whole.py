@@ -114,10 +114,9 @@ class _Ends:
 
 def _sink(block: Block) -> None:
     """Move what only one branch needs into it, if it is there for choices."""
-    for place in range(len(block.statements) - 1, -1, -1):
-        statement = block.statements[place]
+    for statement in block.statements[::-1]:
         if isinstance(statement, If) and statement.attributes.get("is_whole"):
-            _sink_into(block, place, statement)
+            _sink_into(block, block.statements.index(statement), statement)
 
 
 def _sink_into(block: Block, place: int, branch: If) -> None:

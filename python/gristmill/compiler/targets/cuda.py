@@ -9,7 +9,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_roles
+from gristmill.compiler.targets import cuda_roles, cuda_tickets
 from gristmill.compiler.targets.cuda_products import CudaTensorMachine
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
@@ -44,6 +44,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         self.places: Iterator[Place] = iter(())
         self.has_float8 = function.has_clusters  # both came with sm_89 and sm_90; there is no target between
         self.outlined: dict[str, str] = {}
+        self.role = ""  # of the program that is emitted, where warps have roles
         self.parameters = {value: V(f"%{value.name}", value.type.dtype) for value in function.parameters}
         with self.in_prologue():
             tid = self.call(f"{SREG}.tid.x", dt.i32)
@@ -385,11 +386,15 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
             assert isinstance(i, V)
             return self.compare("<", i, upper)
 
+        tickets = values[self.function.tickets] if loop.attributes.get("draws") and self.function.tickets else None
+
         def advance(inner: dict[Value, V | Held]) -> list[V | Held]:
+            if tickets is not None:
+                cuda_tickets.draw(self, tickets, upper, step)
             yields = self.run(loop.body, inner)
             i = inner[induction]
             assert isinstance(i, V)
-            return [self.add(i, step), *yields]
+            return [self.add(i, step) if tickets is None else cuda_tickets.following(self, tickets), *yields]
 
         initial: list[V | Held] = [lower, *(values[v] for v in loop.operands[3:])]
         final = self._loop(loop.body.arguments, initial, values, goes_on, advance)

@@ -11,6 +11,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.machine import V
 
+ROLES = ("producers", "consumers")
 CONSUMERS = 1  # the barrier that only they pass
 WAIT = (
     "{ .reg .pred p; again${:uid}: mbarrier.try_wait.parity.shared::cta.b64 p, [$0], $1; "
@@ -50,6 +51,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     m.say(f"br i1 {is_producer.text}, label %{labels[0]}, label %{labels[1]}")
     for i, (program, change) in enumerate(((function.producer, "dec"), (function.body, "inc"))):
         m.begin_label(labels[i])
+        m.role = ROLES[i]
         if function.registers:
             assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {function.registers[i]};")
         m.run(program, dict(values))
@@ -66,14 +68,16 @@ def let_start(m: Any) -> None:
 
 def begin(m: Any, pipe: Any) -> Any:
     """Make a pipe's barriers ready, and a state for each role."""
-    counts = (32 * m.function.producer_warps * pipe.has_copies + pipe.has_windows, m.num_warps)
+    readers = m.num_warps + m.function.producer_warps * pipe.has_tickets
+    counts = (32 * m.function.producer_warps * pipe.has_copies + (pipe.has_windows or pipe.has_tickets), readers)
     thread = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in range(5)], (), dt.i32)
     for i in range(2 * pipe.stages):
         assembly(
             m, INIT, thread, _barrier(m, pipe, m.constant(dt.i32, i)), m.constant(dt.i32, counts[i // pipe.stages])
         )
     pipe.state = {}
-    for role, parity in (("producers", 1), ("consumers", 0)):
+    filling, reading = ("drawers", ROLES) if pipe.has_tickets else ("producers", ("consumers",))
+    for role, parity in ((filling, 1), *((role, 0) for role in reading)):
         names = State(m.fresh(), m.fresh())
         with m.in_prologue():
             for name, number in ((names.slot, 0), (names.parity, parity)):
@@ -83,9 +87,9 @@ def begin(m: Any, pipe: Any) -> Any:
     return pipe
 
 
-def take(m: Any, pipe: Any) -> V:
+def take(m: Any, pipe: Any, role: str = "consumers") -> V:
     """Wait for a full slot; what threads copied is then shown to the tensor cores."""
-    state = pipe.state["consumers"]
+    state = pipe.state[role]
     slot = _load(m, state.slot)
     assembly(m, WAIT, _barrier(m, pipe, slot), _load(m, state.parity))
     if pipe.has_copies:
@@ -99,9 +103,14 @@ def release(m: Any, pipe: Any, guard: V) -> None:
         m.warp_barrier()
     slot, last = _load(m, pipe.state["consumers"].slot), m.constant(dt.i32, pipe.stages - 1)
     before = m.select(_is(m, slot, 0), last, m.subtract(slot, m.constant(dt.i32, 1)))
+    give_back(m, pipe, before, guard)
+
+
+def give_back(m: Any, pipe: Any, slot: V, guard: V | None = None) -> None:
+    """One thread of each warp arrives at a slot's barrier of what is read."""
     is_first_lane = m.is_thread(range(5), (), ())
-    place = m.add(before, m.constant(dt.i32, pipe.stages))
-    assembly(m, ARRIVE, _barrier(m, pipe, place), m.bit_and(is_first_lane, guard))
+    place = m.add(slot, m.constant(dt.i32, pipe.stages))
+    assembly(m, ARRIVE, _barrier(m, pipe, place), is_first_lane if guard is None else m.bit_and(is_first_lane, guard))
 
 
 def next_slot(m: Any, pipe: Any, role: str = "consumers") -> None:
@@ -115,7 +124,7 @@ def next_slot(m: Any, pipe: Any, role: str = "consumers") -> None:
 
 def acquire(m: Any, pipe: Any) -> V:
     """Wait for an empty slot; in the first round all are."""
-    state = pipe.state["producers"]
+    state = pipe.state[_filler(pipe)]
     slot = _load(m, state.slot)
     place = m.add(slot, m.constant(dt.i32, pipe.stages))
     assembly(m, WAIT, _barrier(m, pipe, place), _load(m, state.parity))
@@ -129,7 +138,11 @@ def expect(m: Any, pipe: Any, size: int) -> None:
 
 def filling(m: Any, pipe: Any) -> V:
     """The barrier of the producers' slot."""
-    return _barrier(m, pipe, _load(m, pipe.state["producers"].slot))
+    return _barrier(m, pipe, _load(m, pipe.state[_filler(pipe)].slot))
+
+
+def _filler(pipe: Any) -> str:
+    return "drawers" if pipe.has_tickets else "producers"
 
 
 def is_first_producer(m: Any) -> V:

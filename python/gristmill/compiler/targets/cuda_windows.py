@@ -8,7 +8,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op, walk
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_roles
+from gristmill.compiler.targets import cuda_roles, cuda_tickets
 from gristmill.compiler.targets.thread_products import Shared, slot
 from gristmill.compiler.tensor import GROUP_ROWS
 
@@ -19,8 +19,9 @@ LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_t
 
 
 def parameters(m: Any) -> list[str]:
-    """The maps, as the function declares them."""
-    return [f"{MAP} %map{i}" for i in range(len(m.function.maps))]
+    """The maps, as the function declares them, and the counter of tickets."""
+    counter = [cuda_tickets.PARAMETER] if m.function.tickets is not None else []
+    return [*(f"{MAP} %map{i}" for i in range(len(m.function.maps))), *counter]
 
 
 def prefetch(m: Any) -> None:

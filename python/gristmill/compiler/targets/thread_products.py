@@ -81,14 +81,16 @@ class Pipe:
     stages: int
     has_copies: bool
     has_windows: bool
+    has_tickets: bool = False
     state: Any = None
 
 
 def pipe(m: Any, op: Op) -> Pipe:
-    """Two barriers a slot."""
+    """Two barriers a slot, and a number for tickets."""
     _, stages = op.results[0].type.shape
-    (memory,) = m.scratch([dt.u64], 2 * stages)
-    return Pipe(memory, stages, op.attributes["has_copies"], op.attributes["has_windows"])
+    has_tickets = op.attributes["has_tickets"]
+    (memory,) = m.scratch([dt.u64], (3 if has_tickets else 2) * stages)
+    return Pipe(memory, stages, op.attributes["has_copies"], op.attributes["has_windows"], has_tickets)
 
 
 def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:

@@ -1,10 +1,10 @@
-"""Gradients of attention: fused with sums that are added in memory, or ordered; and what both need of the output."""
+"""Gradients of attention: fused, with sums that are added in memory, or ordered; and what both take of the output."""
 
 import math
 
 import numpy as np
-from attention import CASES as FORWARD_CASES
-from attention import FIRST, LAST, LOG2_E, blocks_of, limits, place_of, seen, together
+from attention import CASES as FORWARD
+from attention import FIRST, LAST, LOG2_E, blocks_of, case, limits, place_of, seen, together
 from attention import cost as forward_cost
 from tiles import is_along, next_turn
 
@@ -15,31 +15,30 @@ from gristmill.cases import Case, Cost, Tolerance, spec, streaming
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 HEADS = [64, 128]
 
-# A program sums up gradients of a block of rows, in steps of so many rows on the other side.
-LARGE = {"BLOCK": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
-GENERAL = {"BLOCK": 64, "STEP": 32, "num_warps": 4, "num_stages": 1}
+# A program sums gradients of a block of keys, or of queries, by steps of so many rows of the others.
+LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
+GENERAL = {"ROWS": 64, "STEP": 32, "num_warps": 8, "num_stages": 1, "narrow": False}
 CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE), gm.Config(**GENERAL)]
 
 
-def fits(D, HEAD, BLOCK, STEP):
+def fits(D, HEAD, ROWS, STEP):
     """Wide elements and wide heads have the tile for all calls; the steps of narrow heads are longer."""
-    return (BLOCK == 64) | ((D.itemsize == 2) & (HEAD <= 128) & ((STEP == 64) == (HEAD == 128)))
+    return (ROWS == 64) | ((D.itemsize == 2) & (HEAD <= 128) & ((STEP == 64) == (HEAD == 128)))
 
 
-def is_fastest(keys, BLOCK):
+def is_fastest(keys, ROWS):
     """Whether a block of keys is full enough."""
-    return (BLOCK == 64) | (keys >= 64)
+    return (ROWS == 64) | (keys >= 64)
 
 
-def programs(batch, groups, keys, BLOCK):
+def programs(batch, groups, keys, ROWS):
     """The grid: programs go from block to block of keys, as many as the device runs at once."""
-    return gm.minimum(batch * groups * gm.cdiv(keys, BLOCK), gm.sm_count)
+    return gm.minimum(batch * groups * gm.cdiv(keys, ROWS), gm.sm_count)
 
 
-def programs_in_order(batch, heads, queries, groups, keys, BLOCK):
+def programs_in_order(batch, heads, queries, groups, keys, ROWS):
     """As `programs`, for all blocks of keys and then all of queries."""
-    blocks = batch * (groups * gm.cdiv(keys, BLOCK) + heads * gm.cdiv(queries, BLOCK))
-    return gm.minimum(blocks, gm.sm_count)
+    return gm.minimum(batch * (groups * gm.cdiv(keys, ROWS) + heads * gm.cdiv(queries, ROWS)), gm.sm_count)
 
 
 def is_laid(size, lengths, column, batch, wanted):
@@ -70,8 +69,8 @@ def suits(
         & is_laid(dk_size, (dk_groups, dk_keys, dk_width), dk_column, batch, of_keys)
         & is_laid(dv_size, (dv_groups, dv_keys, dv_width), dv_column, batch, of_keys)
     )
-    has_rows = (lse_size * HEAD == q_size) & (delta_size == lse_size)
-    return is_right & has_rows & (heads % gm.maximum(groups, 1) == 0)
+    is_shared = (heads % gm.maximum(groups, 1) == 0) & ((groups > 0) | (heads == 0))
+    return is_right & is_shared & (lse_size * HEAD == q_size) & (delta_size == lse_size)
 
 
 def suits_delta(
@@ -206,7 +205,7 @@ def attention_backward(
     lse_size: gm.size["lse"] = None,
     delta_size: gm.size["delta"] = None,
     HEAD: gm.constexpr = None,
-    BLOCK: gm.constexpr = None,
+    ROWS: gm.constexpr = None,
     STEP: gm.constexpr = None,
 ):
     """dq, dk and dv, the gradients of `attention_forward`: dq is added to, so that the caller sets it to zeros before.
@@ -221,36 +220,14 @@ def attention_backward(
     shift = tl.where(causal == 2, keys - queries, 0)
     q_steps = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, STEP, HEAD)
     dout_steps = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, STEP, HEAD)
-    k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK, HEAD)
-    v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK, HEAD)
-    dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, BLOCK, HEAD)
-    dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, BLOCK, HEAD)
-    share = heads // tl.maximum(groups, 1)
-    height = tl.cdiv(keys, BLOCK)
-    near = together(batch * groups, share * queries * HEAD * D.itemsize * 2, causal)
-    for tile in range(tl.program_id(0), batch * groups * height, tl.num_programs(0)):
-        pair, row = place_of(tile, batch * groups, height, near, 0)
-        row *= BLOCK
-        i, group = pair // groups, pair % groups
-        low, high = seeing(row, BLOCK, STEP, queries, keys, shift, causal, window)
-        x = k_blocks.load([i, group, row, 0]).reshape(BLOCK, HEAD)
-        y = v_blocks.load([i, group, row, 0]).reshape(BLOCK, HEAD)
-        k_sums = tl.zeros((BLOCK, HEAD), tl.float32)
-        v_sums = tl.zeros((BLOCK, HEAD), tl.float32)
-        for j in range(group * share, (group + 1) * share):
-            line = (i * heads + j) * queries
-            to = dq + i * dq_batch + j * dq_head
-            for start in range(low, high, STEP):
-                rows = start + tl.arange(0, STEP)
-                a = q_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
-                b = dout_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
-                keep = seen_by(row, rows, BLOCK, keys, shift, causal, window)
-                top, mean = of_rows(lse + line, delta + line, rows, queries)
-                ds, k_sums, v_sums = added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, D)
-                places = rows[:, None] * dq_row + tl.arange(0, HEAD)[None, :]
-                tl.atomic_add(to + places, scale * tl.dot(ds.T, x), mask=rows[:, None] < queries, sem="relaxed")
-        dk_blocks.store([i, group, row, 0], (k_sums * scale).to(D).reshape(1, 1, BLOCK, HEAD))
-        dv_blocks.store([i, group, row, 0], v_sums.to(D).reshape(1, 1, BLOCK, HEAD))
+    k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, ROWS, HEAD)
+    v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, ROWS, HEAD)
+    dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, ROWS, HEAD)
+    dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, ROWS, HEAD)
+    gradients_of_keys(
+        q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
+        batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, True
+    )  # fmt: skip
 
 
 @gm.kernel(configs=CONFIGS, HEAD=HEADS, where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
@@ -327,64 +304,45 @@ def attention_backward_ordered(
     lse_size: gm.size["lse"] = None,
     delta_size: gm.size["delta"] = None,
     HEAD: gm.constexpr = None,
-    BLOCK: gm.constexpr = None,
+    ROWS: gm.constexpr = None,
     STEP: gm.constexpr = None,
 ):
-    """dq, dk and dv, the gradients of `attention_forward`, with the same bits on every run.
+    """dq, dk and dv, the gradients of `attention_forward`: the same bits on every run.
 
-    As `attention_backward`, but dq is of dtype D, and written: weights are computed twice, and nothing is added in
-    memory. One launch does both, first the sums over queries, then those over keys.
+    The shapes are those of `attention_backward`. dq is of dtype D, and written: weights are computed twice, and nothing
+    is added in memory. One launch does first the sums over queries, then those over keys: no output may be an input.
     """
     shift = tl.where(causal == 2, keys - queries, 0)
     q_steps = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, STEP, HEAD)
     dout_steps = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, STEP, HEAD)
-    k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK, HEAD)
-    v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK, HEAD)
-    dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, BLOCK, HEAD)
-    dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, BLOCK, HEAD)
-    share = heads // tl.maximum(groups, 1)
-    height = tl.cdiv(keys, BLOCK)
-    near = together(batch * groups, share * queries * HEAD * D.itemsize * 2, causal)
-    for tile in range(tl.program_id(0), batch * groups * height, tl.num_programs(0)):
-        pair, row = place_of(tile, batch * groups, height, near, 0)
-        row *= BLOCK
-        i, group = pair // groups, pair % groups
-        low, high = seeing(row, BLOCK, STEP, queries, keys, shift, causal, window)
-        x = k_blocks.load([i, group, row, 0]).reshape(BLOCK, HEAD)
-        y = v_blocks.load([i, group, row, 0]).reshape(BLOCK, HEAD)
-        k_sums = tl.zeros((BLOCK, HEAD), tl.float32)
-        v_sums = tl.zeros((BLOCK, HEAD), tl.float32)
-        for j in range(group * share, (group + 1) * share):
-            line = (i * heads + j) * queries
-            for start in range(low, high, STEP):
-                rows = start + tl.arange(0, STEP)
-                a = q_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
-                b = dout_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
-                keep = seen_by(row, rows, BLOCK, keys, shift, causal, window)
-                top, mean = of_rows(lse + line, delta + line, rows, queries)
-                _, k_sums, v_sums = added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, D)
-        dk_blocks.store([i, group, row, 0], (k_sums * scale).to(D).reshape(1, 1, BLOCK, HEAD))
-        dv_blocks.store([i, group, row, 0], v_sums.to(D).reshape(1, 1, BLOCK, HEAD))
-    q_blocks = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, BLOCK, HEAD)
-    dout_blocks = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, BLOCK, HEAD)
+    k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, ROWS, HEAD)
+    v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, ROWS, HEAD)
+    dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, ROWS, HEAD)
+    dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, ROWS, HEAD)
+    gradients_of_keys(
+        q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
+        batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, False
+    )  # fmt: skip
+    q_blocks = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, ROWS, HEAD)
+    dout_blocks = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, ROWS, HEAD)
     k_steps = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, STEP, HEAD)
     v_steps = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, STEP, HEAD)
-    dq_blocks = blocks_of(dq, batch, heads, queries, dq_batch, dq_head, dq_row, BLOCK, HEAD)
-    before = batch * groups * height
-    height = tl.cdiv(queries, BLOCK)
+    dq_blocks = blocks_of(dq, batch, heads, queries, dq_batch, dq_head, dq_row, ROWS, HEAD)
+    before = batch * groups * tl.cdiv(keys, ROWS)
+    height = tl.cdiv(queries, ROWS)
     near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
     for tile in range(next_turn(before), batch * heads * height, tl.num_programs(0)):
         head, row = place_of(tile, batch * heads, height, near, causal)
-        row *= BLOCK
+        row *= ROWS
         i, j = head // heads, head % heads
-        group = j // share
-        rows = row + tl.arange(0, BLOCK)
-        low, high = seen(row, BLOCK, STEP, keys, shift, causal, window)
+        group = j // (heads // tl.maximum(groups, 1))
+        rows = row + tl.arange(0, ROWS)
+        low, high = seen(row, ROWS, STEP, keys, shift, causal, window)
         first, last = limits(rows, keys, shift, causal, window)
-        x = q_blocks.load([i, j, row, 0]).reshape(BLOCK, HEAD)
-        y = dout_blocks.load([i, j, row, 0]).reshape(BLOCK, HEAD)
+        x = q_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
+        y = dout_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
         top, mean = of_rows(lse + head * queries, delta + head * queries, rows, queries)
-        sums = tl.zeros((BLOCK, HEAD), tl.float32)
+        sums = tl.zeros((ROWS, HEAD), tl.float32)
         for start in range(low, high, STEP):
             columns = start + tl.arange(0, STEP)
             a = k_steps.load([i, group, start, 0]).reshape(STEP, HEAD)
@@ -393,7 +351,41 @@ def attention_backward_ordered(
             p = weights(x, a, keep, top[:, None], scale)
             ds = p * (tl.dot(y, b.T) - mean[:, None])
             sums = tl.dot(ds.to(D), a, sums)
-        dq_blocks.store([i, j, row, 0], (sums * scale).to(D).reshape(1, 1, BLOCK, HEAD))
+        dq_blocks.store([i, j, row, 0], (sums * scale).to(D).reshape(1, 1, ROWS, HEAD))
+
+
+def gradients_of_keys(
+    q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
+    batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, dtype, IS_ADDED
+):  # fmt: skip
+    """Store dk and dv; and add to dq what follows from the same weights, if it `IS_ADDED`."""
+    share = heads // tl.maximum(groups, 1)
+    height = tl.cdiv(keys, ROWS)
+    near = together(batch * groups, share * queries * HEAD * dtype.itemsize * 2, causal)
+    for tile in range(tl.program_id(0), batch * groups * height, tl.num_programs(0)):
+        pair, row = place_of(tile, batch * groups, height, near, 0)
+        row *= ROWS
+        i, group = pair // groups, pair % groups
+        low, high = seeing(row, ROWS, STEP, queries, keys, shift, causal, window)
+        x = k_blocks.load([i, group, row, 0]).reshape(ROWS, HEAD)
+        y = v_blocks.load([i, group, row, 0]).reshape(ROWS, HEAD)
+        k_sums = tl.zeros((ROWS, HEAD), tl.float32)
+        v_sums = tl.zeros((ROWS, HEAD), tl.float32)
+        for member in range(share):
+            j, line = group * share + member, (pair * share + member) * queries
+            to = dq + i * dq_batch + j * dq_head
+            for start in range(low, high, STEP):
+                rows = start + tl.arange(0, STEP)
+                a = q_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
+                b = dout_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
+                keep = seen_by(row, rows, ROWS, keys, shift, causal, window)
+                top, mean = of_rows(lse + line, delta + line, rows, queries)
+                ds, k_sums, v_sums = added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype)
+                if IS_ADDED:
+                    places = rows[:, None] * dq_row + tl.arange(0, HEAD)[None, :]
+                    tl.atomic_add(to + places, scale * tl.dot(ds.T, x), mask=rows[:, None] < queries, sem="relaxed")
+        dk_blocks.store([i, group, row, 0], (k_sums * scale).to(dtype).reshape(1, 1, ROWS, HEAD))
+        dv_blocks.store([i, group, row, 0], v_sums.to(dtype).reshape(1, 1, ROWS, HEAD))
 
 
 def seeing(row, ROWS, STEP, queries, keys, shift, causal, window):
@@ -444,29 +436,28 @@ def reference(q, k, v, dout, lse, delta, scale, causal, window):
     k, v = (np.repeat(x, share, axis=1) for x in (k, v))
     shift = keys - queries if causal == LAST else 0
     distance = np.arange(keys)[None, :] - np.arange(queries)[:, None] - shift
-    keep = np.full((queries, keys), True)
+    keep = np.isfinite(lse)[..., None] & np.full((queries, keys), True)
     if causal:
         keep &= distance <= 0
     if window > 0:
         keep &= (distance > -window) & (distance < window)
-    keep = keep & np.isfinite(lse)[..., None]
     p = np.exp(np.where(keep, scale * q @ k.swapaxes(2, 3) - lse[..., None], -np.inf))
     ds = scale * p * (dout @ v.swapaxes(2, 3) - delta[..., None])
     dk, dv = ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ dout
     return ds @ k, *(x.reshape(len(x), groups, share, *x.shape[2:]).sum(2) for x in (dk, dv))
 
 
-def of_gradients(case):
+def of_gradients(call):
     """The case of a forward's gradients."""
-    shapes = case.shapes
+    shapes = call.shapes
     arrays = {"dout": shapes["q"], "delta": shapes["lse"], "dq": shapes["q"], "dk": shapes["k"], "dv": shapes["v"]}
     names = ("q", "k", "v", "dout", "lse", "delta", "dq", "dk", "dv")
-    return Case(case.name, {name: (shapes | arrays)[name] for name in names}, case.use, scalars=case.scalars)
+    return Case(call.name, {name: (shapes | arrays)[name] for name in names}, call.use, scalars=call.scalars)
 
 
-def of_delta(case):
-    rows = case.shapes["q"]
-    return Case(case.name, {"out": rows, "dout": rows, "delta": rows[:3]}, case.use)
+def of_delta(call):
+    rows = call.shapes["q"]
+    return Case(call.name, {"out": rows, "dout": rows, "delta": rows[:3]}, call.use)
 
 
 def cost(shapes, itemsize):
@@ -476,21 +467,28 @@ def cost(shapes, itemsize):
 
 
 ACCURACY = Tolerance(f32=4e-6, half_ulps=1.0, absolute=8e-3)
-CASES = [of_gradients(case) for case in FORWARD_CASES]
+FORWARD_CASES = [
+    case(2, 1, 1, 64),
+    case(1, 4, 40, 64, groups=2, keys=72),
+    case(1, 1, 70, 64, causal=FIRST),
+    case(1, 2, 30, 64, groups=1, keys=77, causal=LAST),
+    case(1, 1, 77, 64, keys=30, causal=LAST),
+    case(1, 1, 90, 64, causal=FIRST, window=20),
+    case(1, 1, 72, 64, window=30),
+    case(1, 1, 129, 64, keys=5),
+    case(1, 1, 3, 64, keys=0),
+    case(1, 1, 0, 64, keys=3),
+    case(0, 1, 3, 64),
+    *(each for each in FORWARD if each.use != "test"),
+]
+CASES = [of_gradients(each) for each in FORWARD_CASES]
 
 spec(
     attention_delta,
     reference=lambda out, dout: (out * dout).sum(-1),
-    cases=[of_delta(case) for case in FORWARD_CASES],
+    cases=[of_delta(each) for each in FORWARD_CASES],
     cost=streaming(flops=2),
     tolerance=Tolerance(f32=1e-6, absolute=1e-6),
 )
-spec(
-    attention_backward,
-    reference=reference,
-    cases=CASES,
-    cost=cost,
-    tolerance=ACCURACY,
-    added=["dq"],
-)
+spec(attention_backward, reference=reference, cases=CASES, cost=cost, tolerance=ACCURACY, added=["dq"])
 spec(attention_backward_ordered, reference=reference, cases=CASES, cost=cost, tolerance=ACCURACY)

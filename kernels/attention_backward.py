@@ -469,7 +469,7 @@ def cost(shapes, itemsize):
 ACCURACY = Tolerance(f32=4e-6, half_ulps=1.0, absolute=8e-3)
 FORWARD_CASES = [
     case(2, 1, 1, 64),
-    case(1, 4, 40, 64, groups=2, keys=72),
+    case(1, 4, 24, 64, groups=2, keys=40),
     case(1, 1, 70, 64, causal=FIRST),
     case(1, 2, 30, 64, groups=1, keys=77, causal=LAST),
     case(1, 1, 77, 64, keys=30, causal=LAST),

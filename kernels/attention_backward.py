@@ -133,81 +133,31 @@ def attention_delta(
 
 @gm.kernel(configs=CONFIGS, HEAD=HEADS, where=fits, grid=programs, pick=suits, prefer=is_fastest)
 def attention_backward(
-    q: gm.ptr[D],
-    k: gm.ptr[D],
-    v: gm.ptr[D],
-    dout: gm.ptr[D],
-    lse: gm.ptr[gm.f32],
-    delta: gm.ptr[gm.f32],
-    dq: gm.ptr[gm.f32],
-    dk: gm.ptr[D],
-    dv: gm.ptr[D],
-    scale: gm.f32,
-    causal: gm.i32 = 0,
-    window: gm.i32 = 0,
-    q_size: gm.size["q"] = None,
-    batch: gm.shape["q", 0] = None,
-    heads: gm.shape["q", 1] = None,
-    queries: gm.shape["q", 2] = None,
-    q_width: gm.shape["q", 3] = None,
-    q_batch: gm.stride["q", 0] = None,
-    q_head: gm.stride["q", 1] = None,
-    q_row: gm.stride["q", 2] = None,
-    q_column: gm.stride["q", 3] = None,
-    k_size: gm.size["k"] = None,
-    groups: gm.shape["k", 1] = None,
-    keys: gm.shape["k", 2] = None,
-    k_width: gm.shape["k", 3] = None,
-    k_batch: gm.stride["k", 0] = None,
-    k_head: gm.stride["k", 1] = None,
-    k_row: gm.stride["k", 2] = None,
-    k_column: gm.stride["k", 3] = None,
-    v_size: gm.size["v"] = None,
-    v_groups: gm.shape["v", 1] = None,
-    v_keys: gm.shape["v", 2] = None,
-    v_width: gm.shape["v", 3] = None,
-    v_batch: gm.stride["v", 0] = None,
-    v_head: gm.stride["v", 1] = None,
-    v_row: gm.stride["v", 2] = None,
-    v_column: gm.stride["v", 3] = None,
-    dout_size: gm.size["dout"] = None,
-    dout_heads: gm.shape["dout", 1] = None,
-    dout_queries: gm.shape["dout", 2] = None,
-    dout_width: gm.shape["dout", 3] = None,
-    dout_batch: gm.stride["dout", 0] = None,
-    dout_head: gm.stride["dout", 1] = None,
-    dout_row: gm.stride["dout", 2] = None,
-    dout_column: gm.stride["dout", 3] = None,
-    dq_size: gm.size["dq"] = None,
-    dq_heads: gm.shape["dq", 1] = None,
-    dq_queries: gm.shape["dq", 2] = None,
-    dq_width: gm.shape["dq", 3] = None,
-    dq_batch: gm.stride["dq", 0] = None,
-    dq_head: gm.stride["dq", 1] = None,
-    dq_row: gm.stride["dq", 2] = None,
-    dq_column: gm.stride["dq", 3] = None,
-    dk_size: gm.size["dk"] = None,
-    dk_groups: gm.shape["dk", 1] = None,
-    dk_keys: gm.shape["dk", 2] = None,
-    dk_width: gm.shape["dk", 3] = None,
-    dk_batch: gm.stride["dk", 0] = None,
-    dk_head: gm.stride["dk", 1] = None,
-    dk_row: gm.stride["dk", 2] = None,
-    dk_column: gm.stride["dk", 3] = None,
-    dv_size: gm.size["dv"] = None,
-    dv_groups: gm.shape["dv", 1] = None,
-    dv_keys: gm.shape["dv", 2] = None,
-    dv_width: gm.shape["dv", 3] = None,
-    dv_batch: gm.stride["dv", 0] = None,
-    dv_head: gm.stride["dv", 1] = None,
-    dv_row: gm.stride["dv", 2] = None,
-    dv_column: gm.stride["dv", 3] = None,
-    lse_size: gm.size["lse"] = None,
-    delta_size: gm.size["delta"] = None,
-    HEAD: gm.constexpr = None,
-    ROWS: gm.constexpr = None,
-    STEP: gm.constexpr = None,
-):
+    q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
+    dq: gm.ptr[gm.f32], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,
+    q_size: gm.size["q"] = None, batch: gm.shape["q", 0] = None, heads: gm.shape["q", 1] = None,
+    queries: gm.shape["q", 2] = None, q_width: gm.shape["q", 3] = None, q_batch: gm.stride["q", 0] = None,
+    q_head: gm.stride["q", 1] = None, q_row: gm.stride["q", 2] = None, q_column: gm.stride["q", 3] = None,
+    k_size: gm.size["k"] = None, groups: gm.shape["k", 1] = None, keys: gm.shape["k", 2] = None,
+    k_width: gm.shape["k", 3] = None, k_batch: gm.stride["k", 0] = None, k_head: gm.stride["k", 1] = None,
+    k_row: gm.stride["k", 2] = None, k_column: gm.stride["k", 3] = None, v_size: gm.size["v"] = None,
+    v_groups: gm.shape["v", 1] = None, v_keys: gm.shape["v", 2] = None, v_width: gm.shape["v", 3] = None,
+    v_batch: gm.stride["v", 0] = None, v_head: gm.stride["v", 1] = None, v_row: gm.stride["v", 2] = None,
+    v_column: gm.stride["v", 3] = None, dout_size: gm.size["dout"] = None, dout_heads: gm.shape["dout", 1] = None,
+    dout_queries: gm.shape["dout", 2] = None, dout_width: gm.shape["dout", 3] = None,
+    dout_batch: gm.stride["dout", 0] = None, dout_head: gm.stride["dout", 1] = None,
+    dout_row: gm.stride["dout", 2] = None, dout_column: gm.stride["dout", 3] = None, dq_size: gm.size["dq"] = None,
+    dq_heads: gm.shape["dq", 1] = None, dq_queries: gm.shape["dq", 2] = None, dq_width: gm.shape["dq", 3] = None,
+    dq_batch: gm.stride["dq", 0] = None, dq_head: gm.stride["dq", 1] = None, dq_row: gm.stride["dq", 2] = None,
+    dq_column: gm.stride["dq", 3] = None, dk_size: gm.size["dk"] = None, dk_groups: gm.shape["dk", 1] = None,
+    dk_keys: gm.shape["dk", 2] = None, dk_width: gm.shape["dk", 3] = None, dk_batch: gm.stride["dk", 0] = None,
+    dk_head: gm.stride["dk", 1] = None, dk_row: gm.stride["dk", 2] = None, dk_column: gm.stride["dk", 3] = None,
+    dv_size: gm.size["dv"] = None, dv_groups: gm.shape["dv", 1] = None, dv_keys: gm.shape["dv", 2] = None,
+    dv_width: gm.shape["dv", 3] = None, dv_batch: gm.stride["dv", 0] = None, dv_head: gm.stride["dv", 1] = None,
+    dv_row: gm.stride["dv", 2] = None, dv_column: gm.stride["dv", 3] = None,
+    lse_size: gm.size["lse"] = None, delta_size: gm.size["delta"] = None, HEAD: gm.constexpr = None,
+    ROWS: gm.constexpr = None, STEP: gm.constexpr = None,
+):  # fmt: skip
     """dq, dk and dv, the gradients of `attention_forward`: dq is added to, so that the caller sets it to zeros before.
 
     The shapes are [batch, heads, queries, HEAD] of q, dout and dq, [batch, groups, keys, HEAD] of k, v, dk and dv, laid
@@ -232,81 +182,31 @@ def attention_backward(
 
 @gm.kernel(configs=CONFIGS, HEAD=HEADS, where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
 def attention_backward_ordered(
-    q: gm.ptr[D],
-    k: gm.ptr[D],
-    v: gm.ptr[D],
-    dout: gm.ptr[D],
-    lse: gm.ptr[gm.f32],
-    delta: gm.ptr[gm.f32],
-    dq: gm.ptr[D],
-    dk: gm.ptr[D],
-    dv: gm.ptr[D],
-    scale: gm.f32,
-    causal: gm.i32 = 0,
-    window: gm.i32 = 0,
-    q_size: gm.size["q"] = None,
-    batch: gm.shape["q", 0] = None,
-    heads: gm.shape["q", 1] = None,
-    queries: gm.shape["q", 2] = None,
-    q_width: gm.shape["q", 3] = None,
-    q_batch: gm.stride["q", 0] = None,
-    q_head: gm.stride["q", 1] = None,
-    q_row: gm.stride["q", 2] = None,
-    q_column: gm.stride["q", 3] = None,
-    k_size: gm.size["k"] = None,
-    groups: gm.shape["k", 1] = None,
-    keys: gm.shape["k", 2] = None,
-    k_width: gm.shape["k", 3] = None,
-    k_batch: gm.stride["k", 0] = None,
-    k_head: gm.stride["k", 1] = None,
-    k_row: gm.stride["k", 2] = None,
-    k_column: gm.stride["k", 3] = None,
-    v_size: gm.size["v"] = None,
-    v_groups: gm.shape["v", 1] = None,
-    v_keys: gm.shape["v", 2] = None,
-    v_width: gm.shape["v", 3] = None,
-    v_batch: gm.stride["v", 0] = None,
-    v_head: gm.stride["v", 1] = None,
-    v_row: gm.stride["v", 2] = None,
-    v_column: gm.stride["v", 3] = None,
-    dout_size: gm.size["dout"] = None,
-    dout_heads: gm.shape["dout", 1] = None,
-    dout_queries: gm.shape["dout", 2] = None,
-    dout_width: gm.shape["dout", 3] = None,
-    dout_batch: gm.stride["dout", 0] = None,
-    dout_head: gm.stride["dout", 1] = None,
-    dout_row: gm.stride["dout", 2] = None,
-    dout_column: gm.stride["dout", 3] = None,
-    dq_size: gm.size["dq"] = None,
-    dq_heads: gm.shape["dq", 1] = None,
-    dq_queries: gm.shape["dq", 2] = None,
-    dq_width: gm.shape["dq", 3] = None,
-    dq_batch: gm.stride["dq", 0] = None,
-    dq_head: gm.stride["dq", 1] = None,
-    dq_row: gm.stride["dq", 2] = None,
-    dq_column: gm.stride["dq", 3] = None,
-    dk_size: gm.size["dk"] = None,
-    dk_groups: gm.shape["dk", 1] = None,
-    dk_keys: gm.shape["dk", 2] = None,
-    dk_width: gm.shape["dk", 3] = None,
-    dk_batch: gm.stride["dk", 0] = None,
-    dk_head: gm.stride["dk", 1] = None,
-    dk_row: gm.stride["dk", 2] = None,
-    dk_column: gm.stride["dk", 3] = None,
-    dv_size: gm.size["dv"] = None,
-    dv_groups: gm.shape["dv", 1] = None,
-    dv_keys: gm.shape["dv", 2] = None,
-    dv_width: gm.shape["dv", 3] = None,
-    dv_batch: gm.stride["dv", 0] = None,
-    dv_head: gm.stride["dv", 1] = None,
-    dv_row: gm.stride["dv", 2] = None,
-    dv_column: gm.stride["dv", 3] = None,
-    lse_size: gm.size["lse"] = None,
-    delta_size: gm.size["delta"] = None,
-    HEAD: gm.constexpr = None,
-    ROWS: gm.constexpr = None,
-    STEP: gm.constexpr = None,
-):
+    q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
+    dq: gm.ptr[D], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,
+    q_size: gm.size["q"] = None, batch: gm.shape["q", 0] = None, heads: gm.shape["q", 1] = None,
+    queries: gm.shape["q", 2] = None, q_width: gm.shape["q", 3] = None, q_batch: gm.stride["q", 0] = None,
+    q_head: gm.stride["q", 1] = None, q_row: gm.stride["q", 2] = None, q_column: gm.stride["q", 3] = None,
+    k_size: gm.size["k"] = None, groups: gm.shape["k", 1] = None, keys: gm.shape["k", 2] = None,
+    k_width: gm.shape["k", 3] = None, k_batch: gm.stride["k", 0] = None, k_head: gm.stride["k", 1] = None,
+    k_row: gm.stride["k", 2] = None, k_column: gm.stride["k", 3] = None, v_size: gm.size["v"] = None,
+    v_groups: gm.shape["v", 1] = None, v_keys: gm.shape["v", 2] = None, v_width: gm.shape["v", 3] = None,
+    v_batch: gm.stride["v", 0] = None, v_head: gm.stride["v", 1] = None, v_row: gm.stride["v", 2] = None,
+    v_column: gm.stride["v", 3] = None, dout_size: gm.size["dout"] = None, dout_heads: gm.shape["dout", 1] = None,
+    dout_queries: gm.shape["dout", 2] = None, dout_width: gm.shape["dout", 3] = None,
+    dout_batch: gm.stride["dout", 0] = None, dout_head: gm.stride["dout", 1] = None,
+    dout_row: gm.stride["dout", 2] = None, dout_column: gm.stride["dout", 3] = None, dq_size: gm.size["dq"] = None,
+    dq_heads: gm.shape["dq", 1] = None, dq_queries: gm.shape["dq", 2] = None, dq_width: gm.shape["dq", 3] = None,
+    dq_batch: gm.stride["dq", 0] = None, dq_head: gm.stride["dq", 1] = None, dq_row: gm.stride["dq", 2] = None,
+    dq_column: gm.stride["dq", 3] = None, dk_size: gm.size["dk"] = None, dk_groups: gm.shape["dk", 1] = None,
+    dk_keys: gm.shape["dk", 2] = None, dk_width: gm.shape["dk", 3] = None, dk_batch: gm.stride["dk", 0] = None,
+    dk_head: gm.stride["dk", 1] = None, dk_row: gm.stride["dk", 2] = None, dk_column: gm.stride["dk", 3] = None,
+    dv_size: gm.size["dv"] = None, dv_groups: gm.shape["dv", 1] = None, dv_keys: gm.shape["dv", 2] = None,
+    dv_width: gm.shape["dv", 3] = None, dv_batch: gm.stride["dv", 0] = None, dv_head: gm.stride["dv", 1] = None,
+    dv_row: gm.stride["dv", 2] = None, dv_column: gm.stride["dv", 3] = None,
+    lse_size: gm.size["lse"] = None, delta_size: gm.size["delta"] = None, HEAD: gm.constexpr = None,
+    ROWS: gm.constexpr = None, STEP: gm.constexpr = None,
+):  # fmt: skip
     """dq, dk and dv, the gradients of `attention_forward`: the same bits on every run.
 
     The shapes are those of `attention_backward`. dq is of dtype D, and written: weights are computed twice, and nothing
@@ -328,30 +228,10 @@ def attention_backward_ordered(
     k_steps = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, STEP, HEAD)
     v_steps = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, STEP, HEAD)
     dq_blocks = blocks_of(dq, batch, heads, queries, dq_batch, dq_head, dq_row, ROWS, HEAD)
-    before = batch * groups * tl.cdiv(keys, ROWS)
-    height = tl.cdiv(queries, ROWS)
-    near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
-    for tile in range(next_turn(before), batch * heads * height, tl.num_programs(0)):
-        head, row = place_of(tile, batch * heads, height, near, causal)
-        row *= ROWS
-        i, j = head // heads, head % heads
-        group = j // (heads // tl.maximum(groups, 1))
-        rows = row + tl.arange(0, ROWS)
-        low, high = seen(row, ROWS, STEP, keys, shift, causal, window)
-        first, last = limits(rows, keys, shift, causal, window)
-        x = q_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
-        y = dout_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
-        top, mean = of_rows(lse + head * queries, delta + head * queries, rows, queries)
-        sums = tl.zeros((ROWS, HEAD), tl.float32)
-        for start in range(low, high, STEP):
-            columns = start + tl.arange(0, STEP)
-            a = k_steps.load([i, group, start, 0]).reshape(STEP, HEAD)
-            b = v_steps.load([i, group, start, 0]).reshape(STEP, HEAD)
-            keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-            p = weights(x, a, keep, top[:, None], scale)
-            ds = p * (tl.dot(y, b.T) - mean[:, None])
-            sums = tl.dot(ds.to(D), a, sums)
-        dq_blocks.store([i, j, row, 0], (sums * scale).to(D).reshape(1, 1, ROWS, HEAD))
+    gradients_of_queries(
+        q_blocks, dout_blocks, k_steps, v_steps, dq_blocks, lse, delta, scale, batch * groups * tl.cdiv(keys, ROWS),
+        batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D
+    )  # fmt: skip
 
 
 def gradients_of_keys(
@@ -386,6 +266,36 @@ def gradients_of_keys(
                     tl.atomic_add(to + places, scale * tl.dot(ds.T, x), mask=rows[:, None] < queries, sem="relaxed")
         dk_blocks.store([i, group, row, 0], (k_sums * scale).to(dtype).reshape(1, 1, ROWS, HEAD))
         dv_blocks.store([i, group, row, 0], v_sums.to(dtype).reshape(1, 1, ROWS, HEAD))
+
+
+def gradients_of_queries(
+    q_blocks, dout_blocks, k_steps, v_steps, dq_blocks, lse, delta, scale, before, batch, heads, groups, queries, keys,
+    shift, causal, window, ROWS, STEP, HEAD, dtype
+):  # fmt: skip
+    """Store dq: tiles that programs take in turn after `before` others."""
+    height = tl.cdiv(queries, ROWS)
+    near = together(batch * heads, keys * HEAD * dtype.itemsize * 2, causal)
+    for tile in range(next_turn(before), batch * heads * height, tl.num_programs(0)):
+        head, row = place_of(tile, batch * heads, height, near, causal)
+        row *= ROWS
+        i, j = head // heads, head % heads
+        group = j // (heads // tl.maximum(groups, 1))
+        rows = row + tl.arange(0, ROWS)
+        low, high = seen(row, ROWS, STEP, keys, shift, causal, window)
+        first, last = limits(rows, keys, shift, causal, window)
+        x = q_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
+        y = dout_blocks.load([i, j, row, 0]).reshape(ROWS, HEAD)
+        top, mean = of_rows(lse + head * queries, delta + head * queries, rows, queries)
+        sums = tl.zeros((ROWS, HEAD), tl.float32)
+        for start in range(low, high, STEP):
+            columns = start + tl.arange(0, STEP)
+            a = k_steps.load([i, group, start, 0]).reshape(STEP, HEAD)
+            b = v_steps.load([i, group, start, 0]).reshape(STEP, HEAD)
+            keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
+            p = weights(x, a, keep, top[:, None], scale)
+            ds = p * (tl.dot(y, b.T) - mean[:, None])
+            sums = tl.dot(ds.to(dtype), a, sums)
+        dq_blocks.store([i, j, row, 0], (sums * scale).to(dtype).reshape(1, 1, ROWS, HEAD))
 
 
 def seeing(row, ROWS, STEP, queries, keys, shift, causal, window):

@@ -183,6 +183,15 @@ def test_a_gap_and_a_wrong_value_are_found():
     assert check.largest_error(row, arrays, lambda: write(515, 1.001)) > 1
 
 
+def test_what_a_kernel_adds_to_is_zeros_before_a_call():
+    row = small("gelu_forward")
+    row = replace(row, spec=replace(row.spec, added=("y",)))
+    arrays = buffers.cpu_arrays(row, 0)
+    right = row.spec.expected(arrays)["y"].astype(np.float32)
+    for _ in range(2):
+        assert check.largest_error(row, arrays, lambda: np.add(arrays["y"], right, out=arrays["y"])) <= 1
+
+
 def test_parts_are_the_first_the_middle_and_the_last():
     parts = check._parts(small("softmax_forward", shape=(1000, 4096)))
     assert [(part.start, part.stop) for part in parts] == [(0, 32), (484, 516), (968, 1000)]

@@ -6,6 +6,7 @@ import importlib.metadata
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -124,6 +125,24 @@ def test_tensors_hold_the_bits_of_arrays(dtype, monkeypatch):
     assert tuple(tensor.shape) == (2, 3)
     assert device.get(tensor, array).tobytes() == array.tobytes()
     assert demo.Cupy(None).can_hold(array) == (dtype.name != "bf16")
+
+
+class Adding(Dispatcher):
+    """Adds to its outputs."""
+
+    def __call__(self, *arrays: np.ndarray) -> None:
+        arrays[-1][...] += self.spec.expected({"x": arrays[0]})["y"].astype(arrays[-1].dtype)
+
+
+def test_what_a_kernel_adds_to_is_zeros_before_the_call_that_is_compared(monkeypatch):
+    monkeypatch.setattr(demo, "SECONDS_A_ROW", 0.0)
+    found = next(spec for spec in specs.load_specs() if spec.kernel.name == "relu_forward")
+    spec, case = replace(found, added=("y",)), found.cases_for("demo")[0]
+    row = next(s for s in found.kernel.specialisations() if s.dtypes[0][1].name == "f32")
+    given = spec.arguments(case, row)
+    assert (given["y"] == 0).all()
+    ran = demo.run_on(demo.Cpu(), spec, case, row, Adding(spec), given, spec.expected(given))
+    assert ran.error <= 1
 
 
 def test_each_call_is_waited_for():

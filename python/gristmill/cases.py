@@ -82,7 +82,8 @@ class Tolerance:
 class Spec:
     """All that is declared about a kernel besides how it computes.
 
-    `whole` are inputs of which every row of the outputs needs all; the others' rows go with theirs.
+    `whole` are inputs of which every row of the outputs needs all; the others' rows go with theirs. `added` are outputs
+    that the kernel adds to, in an order that is not told: they are zeros before a call.
     """
 
     kernel: Kernel
@@ -91,6 +92,7 @@ class Spec:
     cost_function: Callable[[Shapes, Callable[[str], int]], Cost]
     tolerance: Tolerance
     whole: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -112,14 +114,14 @@ class Spec:
         return self.cost_function(case.shapes, lambda name: dtypes[name].itemsize)
 
     def arguments(self, case: Case, specialisation: Specialisation, seed: int = 0) -> dict[str, Any]:
-        """Return numpy arrays and scalars by parameter: inputs filled, outputs poisoned. Needs numpy."""
+        """Return numpy arrays and scalars by parameter: inputs filled, outputs poisoned or, of `added`, 0."""
         import numpy as np
 
         random = np.random.default_rng(seed)
         dtypes = self._dtypes(specialisation)
         arrays = {}
         for name in case.shapes:
-            values = "poison" if name in self.outputs else case.values
+            values = self._values(name, case)
             arrays[name] = _filled(case.stored(name), dtypes[name], values, random)
             arrays[name] = arrays[name].T if name in case.turned else arrays[name]
             if name in case.ranges:
@@ -152,6 +154,12 @@ class Spec:
             allowed = _allowed(got.dtype, expected, self.tolerance)
             return float(np.max(_differences(got, np.asarray(expected)) / allowed, initial=0.0))
 
+    def _values(self, array: str, case: Case) -> str:
+        """Return what an array is filled with before a call."""
+        if array in self.added:
+            return "zeros"
+        return "poison" if array in self.outputs else case.values
+
     def _dtypes(self, specialisation: Specialisation) -> dict[str, Dtype]:
         chosen = dict(specialisation.dtypes)
         arrays = [p for p in self.kernel.parameters if p.kind == "pointer" and p.dtype is not None]
@@ -169,9 +177,11 @@ def spec(
     cost: Callable[[Shapes, Callable[[str], int]], Cost],
     tolerance: Tolerance | None = None,
     whole: Sequence[str] = (),
+    added: Sequence[str] = (),
 ) -> Spec:
     """Declare a kernel's reference, cases, cost and accuracy; called in the kernel's file, below it."""
-    _specs[kernel] = Spec(kernel, reference, tuple(cases), cost, tolerance or Tolerance(), tuple(whole))
+    rest = tuple(whole), tuple(added)
+    _specs[kernel] = Spec(kernel, reference, tuple(cases), cost, tolerance or Tolerance(), *rest)
     return _specs[kernel]
 
 
@@ -233,8 +243,8 @@ def _filled(shape: tuple[int, ...], dtype: Dtype, values: str, random: Any) -> A
     from gristmill.dtypes import dt_numpy
 
     wanted = dt_numpy(dtype)
-    if values == "poison":
-        return np.full(shape, 77, wanted)
+    if values in ("poison", "zeros"):
+        return np.full(shape, 77 if values == "poison" else 0, wanted)
     if not dtype.is_float:
         info = np.iinfo(wanted) if dtype.is_int else np.iinfo(np.uint8)
         return random.integers(info.min, info.max, shape, dtype=info.dtype, endpoint=True).astype(wanted)

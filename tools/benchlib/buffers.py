@@ -28,7 +28,7 @@ def scale_of(work: Work) -> float:
 
 
 def cpu_arrays(work: Work, seed: int) -> Arrays:
-    """Return numpy arrays; outputs hold a number that no result is."""
+    """Return numpy arrays; outputs hold a number that no result is, or 0 where the kernel adds."""
     import numpy as np
 
     random = np.random.default_rng(seed)
@@ -37,7 +37,7 @@ def cpu_arrays(work: Work, seed: int) -> Arrays:
         shape = work.case.stored(name)
         dtype = dt_numpy(next(d for d in _dtypes(work) if d.name == work.dtype_of(name)))
         if name in work.spec.outputs:
-            arrays[name] = np.full(shape, 77, dtype)
+            arrays[name] = np.full(shape, 0 if name in work.spec.added else 77, dtype)
             continue
         values = random.standard_normal(shape, np.float32) * np.float32(scale_of(work))
         low, high = work.case.ranges.get(name, (-math.inf, math.inf))
@@ -69,7 +69,7 @@ def torch_dtype(name: str) -> Any:
 
 
 def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
-    """Return tensors on a device; outputs are NaN, or 77 where there is none."""
+    """Return tensors on a device; outputs are NaN, or 77 where there is none, or 0 where the kernel adds."""
     import torch
 
     generator = torch.Generator(device).manual_seed(seed)
@@ -78,7 +78,7 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
         shape = work.case.stored(name)
         dtype = torch_dtype(work.dtype_of(name))
         if name in work.spec.outputs:
-            arrays[name] = poison(torch.empty(shape, dtype=dtype, device=device))
+            arrays[name] = ready(work, name, torch.empty(shape, dtype=dtype, device=device))
         elif dtype.is_floating_point:
             drawn = torch.float32 if dtype.itemsize == 1 else dtype
             tensor = torch.randn(shape, dtype=drawn, device=device, generator=generator)
@@ -90,6 +90,14 @@ def torch_arrays(work: Work, seed: int, device: str = "cuda") -> Arrays:
             limits = [torch.as_tensor(limit, device=device) for limit in work.case.ranges.get(name, ())]
             arrays[name] = (drawn_numbers.clamp(*limits) if limits else drawn_numbers).to(dtype)
     return turned(work, arrays)
+
+
+def ready(work: Work, name: str, tensor: Any) -> Any:
+    """Make an output ready for a call, and return it: poisoned, or zeros where the kernel adds to what is there."""
+    tensor = poison(tensor)
+    if name in work.spec.added:
+        tensor[...] = 0
+    return tensor
 
 
 def poison(tensor: Any) -> Any:

@@ -195,6 +195,9 @@ def run_on(
     arrays = {name: device.put(arguments[name]) for name in case.shapes}
     ordered = [arrays[p.name] for p in spec.kernel.parameters if p.kind == "pointer"]
     microseconds = time_calls(lambda: dispatcher(*ordered, **case.scalars), device.wait)
+    if spec.added:
+        arrays |= {name: device.put(arguments[name]) for name in spec.added}
+        dispatcher(*(arrays[p.name] for p in spec.kernel.parameters if p.kind == "pointer"), **case.scalars)
     got = {name: device.get(arrays[name], arguments[name]) for name in spec.outputs}
     error = max(spec.errors(got, expected).values())
     dtype = "/".join(d.name for _, d in specialisation.dtypes)

@@ -13,7 +13,8 @@ from gristmill.cases import Case, Cost, spec
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 ROWS = 16  # queries of a program: what an instruction of a tensor core takes
-KEYS = 64  # of a step
+KEYS = 64  # of which parts have whole blocks
+CONFIG = gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False)
 
 
 def programs(heads, queries, groups, batch, parts):
@@ -55,7 +56,7 @@ def suits(
     return is_k & is_v & others
 
 
-@gm.kernel(HEAD=[64, 128], num_warps=4, num_stages=3, grid=programs, pick=suits)
+@gm.kernel(configs=[CONFIG], HEAD=[64, 128], grid=programs, pick=suits)
 def attention_decode(
     q: gm.ptr[D],
     k: gm.ptr[D],
@@ -98,6 +99,7 @@ def attention_decode(
     partial_width: gm.shape["partial", 4] = None,
     lse_size: gm.size["partial_lse"] = None,
     HEAD: gm.constexpr = None,
+    STEP: gm.constexpr = None,
 ):
     """parts of attention_forward for few queries and many keys, which `attention_combine` joins.
 
@@ -109,7 +111,7 @@ def attention_decode(
 
     The keys that a sequence's queries see are dealt out in parts of whole blocks of 64, a program each. A part without
     keys is 0, and -inf in partial_lse. Programs should fill the device's multiprocessors about twice:
-    parts = max(1, min(2 * sm_count // (batch * groups), keys // 256)). Up to 16 rows, those of queries * heads //
+    parts = max(1, min(4 * sm_count // (batch * groups), keys // 256)). Up to 16 rows, those of queries * heads //
     groups, take no longer than one; the next 16 read the keys again.
     """
     i, group, part, rows = place_of(heads // groups * queries, groups, parts)
@@ -118,14 +120,15 @@ def attention_decode(
     start, stop = part_of(part, parts, length, queries, causal, window)
     factor = factor_of(scale)
     k_at, v_at = k + i * k_batch + group * k_head, v + i * v_batch + group * v_head
-    most, total, sums = nothing(HEAD)
-    for at in range(start, stop, KEYS):
-        columns, d = (at + tl.arange(0, KEYS))[:, None], tl.arange(0, HEAD)[None, :]
+    most, total, sums = nothing(STEP, HEAD)
+    for at in range(start, stop, STEP):
+        columns, d = (at + tl.arange(0, STEP))[:, None], tl.arange(0, HEAD)[None, :]
         inside = length - columns > 0
         y = tl.load(k_at + columns * k_row + d, mask=inside)
         z = tl.load(v_at + columns * v_row + d, mask=inside)
-        keep = keep_of(rows % queries, at, length, queries, causal, window)
-        most, total, sums = attend(x, y, z, keep, factor, most, total, sums)
+        keep = keep_of(rows % queries, at, length, queries, causal, window, STEP)
+        p, fall, most, total = weights_of(tl.dot(x, y.T), keep, factor, most, total)
+        sums = tl.dot(p.to(D), z, sums * fall)
     first = (part * batch + i) * heads * queries + group * (heads // groups) * queries
     store_part(partial, partial_lse, first, rows, heads // groups * queries, most, total, sums)
 
@@ -156,10 +159,10 @@ def part_of(part, parts, length, queries, causal, window):
     return low + part * size, tl.minimum(low + part * size + size, high)
 
 
-def keep_of(row, start, length, queries, causal, window):
+def keep_of(row, start, length, queries, causal, window, STEP):
     """Which keys of a block each query sees."""
     first, last = limits(row, length, tl.where(causal == LAST, length - queries, 0), causal, window)
-    columns = start + tl.arange(0, KEYS)
+    columns = start + tl.arange(0, STEP)
     return (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
 
 
@@ -168,20 +171,20 @@ def factor_of(scale):
     return tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
 
 
-def nothing(HEAD):
+def nothing(STEP, HEAD):
     """The greatest product, the sum of weights by their place in a block, and the weighted sums, of no keys."""
-    total, sums = tl.zeros((ROWS, KEYS), tl.float32), tl.zeros((ROWS, HEAD), tl.float32)
+    total, sums = tl.zeros((ROWS, STEP), tl.float32), tl.zeros((ROWS, HEAD), tl.float32)
     return tl.full((ROWS,), -float("inf"), tl.float32), total, sums
 
 
-def attend(x, y, z, keep, factor, most, total, sums):
-    """`nothing`, or what became of it, and a block of keys and values."""
-    s = tl.where(keep, tl.dot(x, y.T), -float("inf"))
+def weights_of(s, keep, factor, most, total):
+    """The weights of a block of keys, what those before it are multiplied by, and what becomes of `nothing`."""
+    s = tl.where(keep, s, -float("inf"))
     top = tl.maximum(most, tl.max(s, 1) * factor)
     origin = tl.where(top == -float("inf"), 0.0, top)
     p = tl.exp2(s * factor - origin[:, None])
     fall = tl.exp2(most - origin)[:, None]
-    return top, total * fall + p, tl.dot(p.to(z.dtype), z, sums * fall)
+    return p, fall, top, total * fall + p
 
 
 def store_part(partial, partial_lse, first, rows, height, most, total, sums):
@@ -220,7 +223,7 @@ def suits_pages(
     return is_k & is_v & is_table & (page > 0) & (gm.next_power_of_2(page) == page) & others
 
 
-@gm.kernel(HEAD=[64, 128], num_warps=4, grid=programs, pick=suits_pages)
+@gm.kernel(configs=[CONFIG], HEAD=[64, 128], grid=programs, pick=suits_pages)
 def attention_decode_paged(
     q: gm.ptr[D],
     k: gm.ptr[D],
@@ -269,6 +272,7 @@ def attention_decode_paged(
     partial_width: gm.shape["partial", 4] = None,
     lse_size: gm.size["partial_lse"] = None,
     HEAD: gm.constexpr = None,
+    STEP: gm.constexpr = None,
 ):
     """attention_decode where keys and values lie in pages of any order.
 
@@ -283,25 +287,36 @@ def attention_decode_paged(
     start, stop = part_of(part, parts, length, queries, causal, window)
     factor = factor_of(scale)
     k_at, v_at = k + group * k_head, v + group * v_head
-    most, total, sums = nothing(HEAD)
-    number = page_of(table, i * table_row, start, stop, bits)
-    for at in range(start, stop, KEYS):
-        columns, d = (at + tl.arange(0, KEYS))[:, None], tl.arange(0, HEAD)[None, :]
-        inside, row = stop - columns > 0, columns & page - 1
-        y = tl.load(k_at + number * k_page + row * k_row + d, mask=inside)
-        z = tl.load(v_at + number * v_page + row * v_row + d, mask=inside)
-        number = page_of(table, i * table_row, at + KEYS, stop, bits)
-        keep = keep_of(rows % queries, at, length, queries, causal, window)
-        most, total, sums = attend(x, y, z, keep, factor, most, total, sums)
+    most, total, sums = nothing(STEP, HEAD)
+    number = page_of(table, i * table_row, start, stop, bits, STEP)
+    y = rows_of_page(k_at, number, start, stop, page, k_page, k_row, STEP, HEAD)
+    z = rows_of_page(v_at, number, start, stop, page, v_page, v_row, STEP, HEAD)
+    number = page_of(table, i * table_row, start + STEP, stop, bits, STEP)
+    for at in range(start, stop, STEP):
+        # Each is read for the next step as soon as its registers are free.
+        s = tl.dot(x, y.T)
+        y = rows_of_page(k_at, number, at + STEP, stop, page, k_page, k_row, STEP, HEAD)
+        keep = keep_of(rows % queries, at, length, queries, causal, window, STEP)
+        p, fall, most, total = weights_of(s, keep, factor, most, total)
+        sums = tl.dot(p.to(D), z, sums * fall)
+        z = rows_of_page(v_at, number, at + STEP, stop, page, v_page, v_row, STEP, HEAD)
+        number = page_of(table, i * table_row, at + 2 * STEP, stop, bits, STEP)
     first = (part * batch + i) * heads * queries + group * (heads // groups) * queries
     store_part(partial, partial_lse, first, rows, heads // groups * queries, most, total, sums)
 
 
-def page_of(table, first, at, stop, bits):
+def page_of(table, first, at, stop, bits, STEP):
     """The numbers of the pages in which a block of keys lies; a page has 2**bits keys."""
-    columns = (at + tl.arange(0, KEYS))[:, None]
+    columns = (at + tl.arange(0, STEP))[:, None]
     inside = stop - columns > 0
     return tl.load(table + tl.where(inside, first + (columns >> bits), 0), mask=inside)
+
+
+def rows_of_page(p, number, at, stop, page, page_stride, row_stride, STEP, HEAD):
+    """A block of keys or values, zeros behind the last one of the part."""
+    columns = (at + tl.arange(0, STEP))[:, None]
+    places = number * page_stride + (columns & page - 1) * row_stride + tl.arange(0, HEAD)[None, :]
+    return tl.load(p + places, mask=stop - columns > 0)
 
 
 # ---- references and cases ------------------------------------------------------------------------------------------

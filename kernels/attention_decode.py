@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, limits, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, seen
 from tiles import is_along
 
 import gristmill as gm
@@ -161,9 +161,16 @@ def part_of(part, parts, length, queries, causal, window):
 
 def keep_of(row, start, length, queries, causal, window, STEP):
     """Which keys of a block each query sees."""
-    first, last = limits(row, length, tl.where(causal == LAST, length - queries, 0), causal, window)
-    columns = start + tl.arange(0, STEP)
-    return (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
+    shift = tl.where(causal == LAST, length - queries, 0)
+    return is_seen(row[:, None], (start + tl.arange(0, STEP))[None, :], length, shift, causal, window)
+
+
+def is_seen(row, column, keys, shift, causal, window):
+    """Whether queries see keys, by `limits`; of numbers and cheap steps, which threads take where they need the tile."""
+    rises, moves = tl.where(window > 0, 1, 0), tl.where((causal > 0) | (window > 0), 1, 0)
+    first = tl.where(window > 0, shift - window + 1, 0)
+    last = tl.where(causal > 0, shift + 1, tl.where(window > 0, shift + window, keys))
+    return (column >= row * rises + first) & (column < row * moves + last) & (column < keys)
 
 
 def factor_of(scale):

@@ -3,8 +3,9 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, limits, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, seen
 from attention import reference as reference_of_one
+from attention_decode import is_seen
 from tiles import is_along, next_turn
 
 import gristmill as gm
@@ -14,13 +15,13 @@ from gristmill.cases import Case, Cost, spec
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 LARGE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3, "aligned": True}
-GENERAL = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 8, "num_stages": 2}
-CONFIGS = [gm.Config(**LARGE), gm.Config(**GENERAL)]
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 8, "num_stages": 3, "narrow": False}
+CONFIGS = [gm.Config(**tile) for tile in (LARGE, GENERAL, GENERAL | {"BLOCK_N": 16})]
 
 
-def fits(D, HEAD, BLOCK_M):
-    """Wide elements have the tile for all calls."""
-    return (BLOCK_M == 64) | (D.itemsize == 2)
+def fits(D, BLOCK_N):
+    """Wide elements have a tile of their own, which stays in registers."""
+    return (D.itemsize == 2) == (BLOCK_N > 16)
 
 
 def programs(tokens, heads, ends, BLOCK_M):
@@ -117,7 +118,6 @@ def attention_varlen_forward(
             row = tl.where(causal > 0, height - 1 - row, row) * BLOCK_M
             rows = row + tl.arange(0, BLOCK_M)
             low, high = seen(row, BLOCK_M, BLOCK_N, keys, shift, causal, window)
-            first, last = limits(rows, keys, shift, causal, window)
             inside = (queries - rows > 0)[:, None]
             x = tl.load(q + head * q_head + (first_query + rows)[:, None] * q_row + d, mask=inside)
             k_at, v_at = k + head // share * k_head, v + head // share * v_head
@@ -129,7 +129,7 @@ def attention_varlen_forward(
                 is_own = (keys - columns > 0)[:, None]
                 y = tl.load(k_at + (first_key + columns)[:, None] * k_row + d, mask=is_own)
                 z = tl.load(v_at + (first_key + columns)[:, None] * v_row + d, mask=is_own)
-                keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
+                keep = is_seen(rows[:, None], columns[None, :], keys, shift, causal, window)
                 s = tl.where(keep, tl.dot(x, y.T), -float("inf"))
                 top = tl.maximum(most, tl.max(s, 1) * factor)
                 origin = tl.where(top == -float("inf"), 0.0, top)
@@ -175,11 +175,11 @@ def case(queries, heads, head, keys=None, groups=None, use="test", **scalars):
 
 MIXED = [512 * (1 + i % 8) for i in range(16)]
 CASES = [
-    case([129, 0, 1, 70], 2, 64),
-    case([3, 65], 4, 64, keys=[130, 0], groups=2),
-    case([1, 100, 40], 2, 64, keys=[70, 100, 141], groups=1, causal=LAST),
-    case([70, 130], 1, 64, causal=FIRST, window=40),
-    case([90], 1, 64, keys=[150], window=66),
+    case([129, 0, 1], 1, 64),
+    case([3, 65], 2, 64, keys=[70, 0], groups=1),
+    case([1, 50, 40], 1, 64, keys=[70, 50, 141], causal=LAST),
+    case([20, 90], 1, 64, causal=FIRST, window=40),
+    case([40], 1, 64, keys=[90], window=36),
     case([], 2, 64),
     case([200, 300, 100], 8, 64, use="demo"),
     case([4096] * 4, 32, 128, use="bench"),

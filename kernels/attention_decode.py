@@ -166,7 +166,7 @@ def keep_of(row, start, length, queries, causal, window, STEP):
 
 
 def is_seen(row, column, keys, shift, causal, window):
-    """Whether queries see keys, by `limits`; of numbers and cheap steps, which threads take where they need the tile."""
+    """Whether queries see keys, by `limits`: in cheap steps from numbers, which threads take where they need it."""
     rises, moves = tl.where(window > 0, 1, 0), tl.where((causal > 0) | (window > 0), 1, 0)
     first = tl.where(window > 0, shift - window + 1, 0)
     last = tl.where(causal > 0, shift + 1, tl.where(window > 0, shift + window, keys))

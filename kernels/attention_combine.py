@@ -88,16 +88,18 @@ def reference(partial, partial_lse):
     return (partial * (weight / np.where(total > 0, total, 1))[..., None]).sum(0), np.log(total) + most
 
 
-def case(parts, batch, heads, queries, head, use="test"):
+def case(batch, heads, queries, head, parts=3, use="test"):
     rows = (batch, heads, queries, head)
     shapes = {"partial": (parts, *rows), "partial_lse": (parts, *rows[:3]), "out": rows, "lse": rows[:3]}
-    return Case(" x ".join(map(str, (parts, *rows))), shapes, use, values="wide")
+    name = f"{batch * heads * queries}" + (f" of {head}, {parts} parts" if parts != 3 else "")
+    return Case(name, shapes, use, values="wide")
 
 
 CASES = [
-    *(case(*sizes) for sizes in [(3, 1, 129, 1, 64), (1, 2, 3, 5, 64), (9, 1, 2, 2, 64), (2, 0, 3, 1, 64)]),
-    case(8, 4, 8, 1, 64, "demo"),
-    *(case(*sizes, "bench") for sizes in [(4, 64, 32, 1, 128), (33, 1, 32, 1, 128)]),
+    *(case(*sizes) for sizes in [(1, 1, 129, 64), (1, 1, 1000, 64), (0, 3, 1, 64)]),
+    *(case(*sizes) for sizes in [(2, 3, 5, 64, 1), (1, 2, 2, 64, 9)]),
+    case(4, 8, 1, 64, 8, "demo"),
+    *(case(*sizes, "bench") for sizes in [(64, 32, 1, 128, 4), (1, 32, 1, 128, 66)]),
 ]
 
 

@@ -377,8 +377,9 @@ def case(batch, heads, queries, head, keys, lengths=None, groups=None, parts=1, 
     """A call; of pages if they have a size: those of sequences lie in reverse, with one between that none uses."""
     groups = groups or heads
     lengths = [keys] * batch if lengths is None else lengths
-    name = f"{batch} x {heads} x {queries} x {head}, {keys} keys, {parts} parts"
-    others = [f"{groups} groups"] * (groups != heads) + [f"pages of {page}"] * (page > 0)
+    name = f"{batch} x {heads} x {queries} x {head}, {keys} keys"
+    others = [f"{parts} parts"] * (parts > 1) + [f"{groups} groups"] * (groups != heads)
+    others += [f"pages of {page}"] * (page > 0 and use != "test")
     name = ", ".join([name, *others, *(f"{name} {value}" for name, value in scalars.items())])
     rows, results = (batch, heads, queries, head), (parts, batch, heads, queries, head)
     shapes, ranges = {"q": rows, "k": (batch, groups, keys, head)}, {"lengths": (lengths, lengths)}
@@ -396,7 +397,8 @@ def calls(page=0):
     """Cases of arrays, or of pages of a size."""
     timed = {"page": page * 4, "use": "bench"}
     return [
-        case(3, 4, 1, 64, 129, [129, 0, 1], groups=2, parts=2, page=page),
+        case(1, 1, 129, 64, 5, page=page),
+        case(3, 2, 1, 64, 130, [130, 0, 1], groups=1, parts=2, page=page),
         case(1, 8, 4, 64, 200, [147], groups=2, parts=3, page=page, causal=LAST),
         case(1, 6, 3, 64, 300, groups=1, parts=5, page=page, causal=LAST, window=70),
         case(1, 2, 5, 64, 70, parts=4, page=page, causal=FIRST),
@@ -421,6 +423,6 @@ def cost(shapes, itemsize):
 
 HOW = {"cost": cost, "tolerance": ACCURACY}
 INPUTS = ["q", "k", "v", "lengths"]
-PAGED = [*calls(16), case(3, 4, 1, 64, 129, [129, 0, 1], groups=2, page=1)]
+PAGED = [*calls(16), case(3, 4, 1, 64, 70, [70, 0, 1], groups=2, page=1)]
 spec(attention_decode, reference=reference, cases=calls(), whole=INPUTS, **HOW)
 spec(attention_decode_paged, reference=reference_paged, cases=PAGED, whole=[*INPUTS, "table"], **HOW)

@@ -160,22 +160,24 @@ def reference(q, k, v, q_ends, k_ends, scale, causal, window):
 
 
 def case(queries, heads, head, keys=None, groups=None, use="test", **scalars):
-    """A call with sequences of so many queries and keys, and two of each that none has."""
-    groups, keys = groups or heads, keys or queries
+    """A call with sequences of so many queries and keys; several, and two of each that none has, or one with all."""
+    groups, keys, rest = groups or heads, keys or queries, 2 * (len(queries) > 1)
     ends, k_ends = ([sum(lengths[:i]) for i in range(len(lengths) + 1)] for lengths in (queries, keys))
-    name = f"{' + '.join(map(str, queries)) if use == 'test' else f'{len(queries)} of {queries[0]}'} x {heads} x {head}"
-    others = [f"{groups} groups"] * (groups != heads) + [f"keys {keys}"] * (keys != queries)
+    name = f"{len(queries)} x {heads} x {' + '.join(map(str, queries)) if len(queries) < 4 else ends[-1]} x {head}"
+    others = [f"{groups} groups"] * (groups != heads) + [f"{' + '.join(map(str, keys))} keys"] * (keys != queries)
     name = ", ".join([name, *others, *(f"{name} {value}" for name, value in scalars.items())])
-    rows, columns = (ends[-1] + 2, heads, head), (k_ends[-1] + 2, groups, head)
+    rows, columns = (ends[-1] + rest, heads, head), (k_ends[-1] + rest, groups, head)
     shapes = {"q": rows, "k": columns, "v": columns, "q_ends": (len(ends),), "k_ends": (len(ends),)}
     shapes |= {"out": rows, "lse": rows[1::-1]}
-    ranges = {"q_ends": (ends, ends), "k_ends": (k_ends, k_ends)}
+    given = [[0, 1 << 30]] * 2 if len(queries) == 1 else [ends, k_ends]
+    ranges = {name: (numbers, numbers) for name, numbers in zip(("q_ends", "k_ends"), given, strict=True)}
     return Case(name, shapes, use, scalars={"scale": 1 / math.sqrt(head), **scalars}, ranges=ranges)
 
 
 MIXED = [512 * (1 + i % 8) for i in range(16)]
 CASES = [
-    case([129, 0, 1], 1, 64),
+    case([129], 1, 64, keys=[5]),
+    case([60, 0, 1], 1, 64),
     case([3, 65], 2, 64, keys=[70, 0], groups=1),
     case([1, 50, 40], 1, 64, keys=[70, 50, 141], causal=LAST),
     case([20, 90], 1, 64, causal=FIRST, window=40),

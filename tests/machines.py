@@ -46,6 +46,9 @@ on_each_machine = pytest.mark.parametrize("run", list(MACHINES.values()))
 on_each_in_order = pytest.mark.parametrize("run", [run for name, run in MACHINES.items() if name != "cuda"])
 """Gives a test `run(kernel, specialisation | None, *arrays, grid=None, **named)`, which changes arrays in place."""
 
+RAGGED = ("129", "2 x 129", "2 x 129 x 40", "1 x 1 x 129 x 64, 5 keys")
+"""Names of cases of which each kernel has one: what is 129 may have any size."""
+
 KERNELS_DIR = Path(__file__).parent.parent / "kernels"
 bfloat16 = ml_dtypes.bfloat16
 

@@ -58,6 +58,7 @@ def test_shipped_kernels_agree_with_reference_and_interpreter(kernel, target):
         "2 x 129",
         "2 x 1025",
         "2 x 129 x 40",
+        "1 x 1 x 129 x 64, 5 keys",
         "100 x 72 x 40 a.T b.T",
         "7 x 33 x 65 b.T",
     )

@@ -112,7 +112,7 @@ def attention_decode(
     The keys that a sequence's queries see are dealt out in parts of whole blocks of 64, a program each. A part without
     keys is 0, and -inf in partial_lse. Programs should fill the device's multiprocessors about twice:
     parts = max(1, min(2 * sm_count // (batch * groups), keys // 256)). Up to 16 rows, those of queries * heads //
-    groups, take no longer than one; the next 16 read the keys again.
+    groups, read the keys together; the next 16 read them again.
     """
     i, group, part, rows = place_of(heads // groups * queries, groups, parts)
     length = tl.minimum(tl.load(lengths + i), keys)

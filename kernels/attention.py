@@ -30,29 +30,31 @@ def programs(batch, heads, queries, BLOCK_M):
     return gm.minimum(batch * heads * gm.cdiv(queries, BLOCK_M), gm.sm_count)
 
 
+def is_laid(size, lengths, column, batch, wanted):
+    """Whether an array has the lengths wanted, and elements of a head are side by side."""
+    total = batch
+    for length in wanted:
+        total = total * length
+    fits = (size == total) & is_along(column, wanted[-1], size)
+    for length, each in zip(lengths, wanted, strict=True):
+        fits &= length == each
+    return fits
+
+
 def suits(
-    batch, heads, queries, width, groups, keys, q_size, q_column, k_size, k_batch_size, k_width, k_column, v_size,
-    v_groups, v_keys, v_width, v_column, out_size, out_heads, out_queries, out_column, lse_size, HEAD,
+    batch, heads, queries, width, groups, keys, q_size, q_column, k_size, k_width, k_column, v_size, v_groups, v_keys,
+    v_width, v_column, out_size, out_heads, out_queries, out_width, out_column, lse_size, HEAD,
 ):  # fmt: skip
     """Whether shapes go together, and elements of a head are side by side."""
-    is_q = (q_size == batch * heads * queries * HEAD) & (width == HEAD) & is_along(q_column, HEAD, q_size)
-    is_k = (
-        (k_size == batch * groups * keys * HEAD)
-        & (k_width == HEAD)
-        & (k_batch_size == batch)
-        & is_along(k_column, HEAD, k_size)
+    of_queries, of_keys = (heads, queries, HEAD), (groups, keys, HEAD)
+    is_right = (
+        is_laid(q_size, (heads, queries, width), q_column, batch, of_queries)
+        & is_laid(k_size, (groups, keys, k_width), k_column, batch, of_keys)
+        & is_laid(v_size, (v_groups, v_keys, v_width), v_column, batch, of_keys)
+        & is_laid(out_size, (out_heads, out_queries, out_width), out_column, batch, of_queries)
     )
-    is_v = (
-        (v_size == k_size)
-        & (v_groups == groups)
-        & (v_keys == keys)
-        & (v_width == HEAD)
-        & is_along(v_column, HEAD, v_size)
-    )
-    is_out = (
-        (out_size == q_size) & (out_heads == heads) & (out_queries == queries) & is_along(out_column, HEAD, out_size)
-    )
-    return is_q & is_k & is_v & is_out & (lse_size * HEAD == q_size) & (heads % gm.maximum(groups, 1) == 0)
+    is_shared = (heads % gm.maximum(groups, 1) == 0) & ((groups > 0) | (heads == 0))
+    return is_right & is_shared & (lse_size * HEAD == q_size)
 
 
 def is_fastest(queries, BLOCK_M):
@@ -60,54 +62,31 @@ def is_fastest(queries, BLOCK_M):
     return (BLOCK_M == 64) | (queries >= 64)
 
 
-@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits, grid=programs, pick=suits, prefer=is_fastest)
+@gm.kernel(
+    configs=CONFIGS,
+    HEAD=[64, 128],
+    where=fits,
+    grid=programs,
+    pick=suits,
+    prefer=is_fastest,
+    backward="attention_backward",
+)
 def attention_forward(
-    q: gm.ptr[D],
-    k: gm.ptr[D],
-    v: gm.ptr[D],
-    out: gm.ptr[D],
-    lse: gm.ptr[gm.f32],
-    scale: gm.f32,
-    causal: gm.i32 = 0,
-    window: gm.i32 = 0,
-    batch: gm.shape["q", 0] = None,
-    heads: gm.shape["q", 1] = None,
-    queries: gm.shape["q", 2] = None,
-    width: gm.shape["q", 3] = None,
-    groups: gm.shape["k", 1] = None,
-    keys: gm.shape["k", 2] = None,
-    q_size: gm.size["q"] = None,
-    q_batch: gm.stride["q", 0] = None,
-    q_head: gm.stride["q", 1] = None,
-    q_row: gm.stride["q", 2] = None,
-    q_column: gm.stride["q", 3] = None,
-    k_size: gm.size["k"] = None,
-    k_batch_size: gm.shape["k", 0] = None,
-    k_width: gm.shape["k", 3] = None,
-    k_batch: gm.stride["k", 0] = None,
-    k_head: gm.stride["k", 1] = None,
-    k_row: gm.stride["k", 2] = None,
-    k_column: gm.stride["k", 3] = None,
-    v_size: gm.size["v"] = None,
-    v_groups: gm.shape["v", 1] = None,
-    v_keys: gm.shape["v", 2] = None,
-    v_width: gm.shape["v", 3] = None,
-    v_batch: gm.stride["v", 0] = None,
-    v_head: gm.stride["v", 1] = None,
-    v_row: gm.stride["v", 2] = None,
-    v_column: gm.stride["v", 3] = None,
-    out_size: gm.size["out"] = None,
-    out_heads: gm.shape["out", 1] = None,
-    out_queries: gm.shape["out", 2] = None,
-    out_batch: gm.stride["out", 0] = None,
-    out_head: gm.stride["out", 1] = None,
-    out_row: gm.stride["out", 2] = None,
-    out_column: gm.stride["out", 3] = None,
-    lse_size: gm.size["lse"] = None,
-    HEAD: gm.constexpr = None,
-    BLOCK_M: gm.constexpr = None,
-    BLOCK_N: gm.constexpr = None,
-):
+    q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], out: gm.ptr[D], lse: gm.ptr[gm.f32], scale: gm.f32, causal: gm.i32 = 0,
+    window: gm.i32 = 0, batch: gm.shape["q", 0] = None, heads: gm.shape["q", 1] = None,
+    queries: gm.shape["q", 2] = None, width: gm.shape["q", 3] = None, groups: gm.shape["k", 1] = None,
+    keys: gm.shape["k", 2] = None, q_size: gm.size["q"] = None, q_batch: gm.stride["q", 0] = None,
+    q_head: gm.stride["q", 1] = None, q_row: gm.stride["q", 2] = None, q_column: gm.stride["q", 3] = None,
+    k_size: gm.size["k"] = None, k_width: gm.shape["k", 3] = None, k_batch: gm.stride["k", 0] = None,
+    k_head: gm.stride["k", 1] = None, k_row: gm.stride["k", 2] = None, k_column: gm.stride["k", 3] = None,
+    v_size: gm.size["v"] = None, v_groups: gm.shape["v", 1] = None, v_keys: gm.shape["v", 2] = None,
+    v_width: gm.shape["v", 3] = None, v_batch: gm.stride["v", 0] = None, v_head: gm.stride["v", 1] = None,
+    v_row: gm.stride["v", 2] = None, v_column: gm.stride["v", 3] = None, out_size: gm.size["out"] = None,
+    out_heads: gm.shape["out", 1] = None, out_queries: gm.shape["out", 2] = None,
+    out_width: gm.shape["out", 3] = None, out_batch: gm.stride["out", 0] = None, out_head: gm.stride["out", 1] = None,
+    out_row: gm.stride["out", 2] = None, out_column: gm.stride["out", 3] = None, lse_size: gm.size["lse"] = None,
+    HEAD: gm.constexpr = None, BLOCK_M: gm.constexpr = None, BLOCK_N: gm.constexpr = None,
+):  # fmt: skip
     """out = softmax(scale * q @ k.T) @ v for each head, and lse = the logarithm of the sum of exponentials.
 
     The shapes are [batch, heads, queries, HEAD] for q and out, [batch, groups, keys, HEAD] for k and v, and contiguous
@@ -120,6 +99,7 @@ def attention_forward(
     rounded to the dtype of v.
     """
     shift = tl.where(causal == 2, keys - queries, 0)
+    window = tl.minimum(window, queries + keys)
     q_blocks = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, BLOCK_M, HEAD)
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK_N, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK_N, HEAD)
@@ -143,18 +123,20 @@ def attention_forward(
             columns = start + tl.arange(0, BLOCK_N)
             s = tl.dot(x, k_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD).T)
             keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-            s = tl.where(keep, s, -float("inf"))
-            top = tl.maximum(most, tl.max(s, 1) * factor)
-            origin = tl.where(top == -float("inf"), 0.0, top)
-            p = tl.exp2(s * factor - origin[:, None])
-            fall = tl.exp2(most - origin)
+            p, fall, most = weights(tl.where(keep, s, -float("inf")), most, factor)
             total = total * fall + tl.sum(p, 1)
             sums *= fall[:, None]
             sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
-            most = top
         tl.store(lse + head * queries + rows, (most + tl.log2(total)) / LOG2_E, mask=rows < queries)
         sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
         to.store([i, j, row, 0], sums.to(D).reshape(1, 1, BLOCK_M, HEAD))
+
+
+def weights(s, most, factor):
+    """2 to the power of products times `factor`, less the greatest so far; what earlier ones fall by; the greatest."""
+    top = tl.maximum(most, tl.max(s, 1) * factor)
+    origin = tl.where(top == -float("inf"), 0.0, top)
+    return tl.exp2(s * factor - origin[:, None]), tl.exp2(most - origin), top
 
 
 def blocks_of(p, batch, heads, rows, batch_stride, head_stride, row_stride, ROWS, HEAD):
@@ -233,6 +215,7 @@ CASES = [
     case(1, 1, 170, 64, keys=60, causal=LAST),
     case(1, 1, 150, 64, causal=FIRST, window=40),
     case(1, 1, 150, 64, window=70),
+    case(1, 1, 129, 64, keys=5),
     case(1, 1, 3, 64, keys=0),
     case(0, 1, 3, 64),
     case(1, 8, 500, 64, use="demo"),

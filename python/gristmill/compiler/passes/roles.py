@@ -8,6 +8,7 @@ the next tile needs while consumers store the last one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -105,13 +106,17 @@ def _draw_tiles(function: Function, common: Block) -> None:
     for loop in [s for s in function.body.statements if isinstance(s, For)]:
         first, _, step = (made.get(v) for v in loop.operands[:3])
         is_shared_out = _is_op(first, "program_id") and _is_op(step, "num_programs") and not loop.operands[3:]
-        links = sources(loop.body)
         bounds = {v for s in walk(loop.body) if isinstance(s, For) for v in s.operands[:2]}
-        if is_shared_out and loop.body.arguments[0] in reached(bounds, lambda v: links.get(v, ())):
+        if is_shared_out and loop.body.arguments[0] in reached(bounds, _sources_in(loop.body)):
             loop.attributes["draws"] = True
             with building(Builder(common)):
                 function.tickets = ROWS["pipe"](2, has_copies=False, has_tickets=True)
             return
+
+
+def _sources_in(block: Block) -> Callable[[Value], Sequence[Value]]:
+    links = sources(block)
+    return lambda value: links.get(value, ())
 
 
 def _is_op(statement: Statement | None, name: str) -> bool:

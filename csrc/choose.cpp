@@ -25,12 +25,12 @@ bool uses_sm_count(const Kernel& kernel) {
            std::ranges::any_of(kernel.grid, [](Code code) { return uses_sm_count(code); });
 }
 
-void mark_operands(Code code, std::uint64_t& parameters) {
+void mark_operands(Code code, ParameterSet& parameters) {
     for (std::size_t i = 0; i + 1 < code.size(); ++i) {
         const auto op = static_cast<Op>(code[i]);
         if (op > Op::constexpr_value) continue;
         const auto operand = static_cast<std::uint64_t>(code[++i]);
-        if (op == Op::parameter && operand < most_parameters) parameters |= std::uint64_t{1} << operand;
+        if (op == Op::parameter && operand < most_parameters) parameters.set(operand);
     }
 }
 
@@ -50,8 +50,8 @@ bool has_maps(const Kernel& kernel) {
 
 // The parameters that a grid, pick, preference, key, extent or tensor map reads, or that a specialisation wants to be a
 // multiple of something.
-std::uint64_t decisive_parameters(const Kernel& kernel) {
-    std::uint64_t parameters = 0;
+ParameterSet decisive_parameters(const Kernel& kernel) {
+    ParameterSet parameters;
     mark_operands(kernel.pick, parameters);
     mark_operands(kernel.prefer, parameters);
     for (const Code code : kernel.key) mark_operands(code, parameters);
@@ -65,7 +65,7 @@ std::uint64_t decisive_parameters(const Kernel& kernel) {
     for (const Specialisation& row : kernel.specialisations)
         for (const Divisors divisors : row.divisibility)
             for (std::size_t i = 0; i < divisors.size(); ++i)
-                if (divisors[i] > 1) parameters |= std::uint64_t{1} << i;
+                if (divisors[i] > 1) parameters.set(i);
     return parameters;
 }
 
@@ -363,7 +363,7 @@ KernelIndex::KernelIndex(const Kernel& kernel_)
         if (slot.is_array() && parameter.is_written) outputs_.add(i);
         if (slot.is_array() || slot.is_scalar()) continue;
         indices_.add(i);
-        decisive_ |= std::uint64_t{1} << i;
+        decisive_.set(i);
     }
     for (std::size_t i = 0; i < kernel.specialisations.size(); ++i) {
         const auto& dtypes = kernel.specialisations[i].dtypes;

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,8 @@ namespace gristmill {
 inline constexpr std::size_t most_dtype_vars = 8, most_constants = 16;
 inline constexpr std::uintptr_t aligned_bytes = 16;  // of every array's address, for Variant::aligned32
 inline constexpr Dtype unbound = static_cast<Dtype>(255);
+
+using ParameterSet = std::bitset<most_parameters>;
 
 struct Scalar {
     std::int64_t integer;  // also the value of index parameters
@@ -128,7 +131,7 @@ public:
     std::size_t parameter_count() const { return parameter_count_; }
     bool needs_sm_count() const { return needs_sm_count_; }
     // Whether the choice or a check looks at the integer of a parameter.
-    bool is_decisive(std::size_t parameter) const { return decisive_ >> parameter & 1; }
+    bool is_decisive(std::size_t parameter) const { return decisive_[parameter]; }
     // Whether the choice depends on the CUDA target whose code runs: some specialisations are not built for every one,
     // or take tensor maps.
     bool needs_source() const { return needs_source_; }
@@ -148,7 +151,7 @@ private:
 
     std::size_t parameter_count_;
     bool needs_sm_count_, needs_source_;
-    std::uint64_t decisive_ = 0;  // a bit for each parameter
+    ParameterSet decisive_;
     SourceMemo source_;
     std::unique_ptr<TunedRows> tuned_;
     std::array<Slot, most_parameters> slots_{};

@@ -66,7 +66,7 @@ void take(const Choice& choice, Plan& plan) {
     plan.is_tuned = choice.is_tuned;
 }
 
-Launch checked_launch(const EntryPlace& place, const Plan& plan, const Geometry& geometry,
+Launch checked_launch(const EntryPlace& place, Plan& plan, const Geometry& geometry,
                       const cuda::GpuDevice& device) {
     check_launch_limits(place.kernel, plan, geometry);
     return {place, place.index(), config_of(plan, geometry, device.api().resolver.driver_version()),

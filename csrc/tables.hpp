@@ -39,7 +39,7 @@ struct ConstantValue {
 
 using HostFunction = void (*)(const void* parameters, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 
-inline constexpr std::size_t most_maps = 4, most_map_axes = 5;  // of an entry; of a map
+inline constexpr std::size_t most_maps = 8, most_map_axes = 5;  // of an entry; of a map
 
 // The array at a pointer, as the hardware copies boxes of it. Axes go from the innermost, whose elements follow each
 // other, outwards; the expressions are of the kernel's parameters.

@@ -9,7 +9,7 @@
 
 namespace gristmill {
 
-inline constexpr std::size_t most_parameters = 64;  // of a kernel
+inline constexpr std::size_t most_parameters = 96;  // of a kernel
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
 

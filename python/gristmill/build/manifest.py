@@ -27,7 +27,7 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 
 NOT_BUILT = (0, 0, 0, 0, 0)  # the geometry of an entry that a target does not have
-MOST_MAPS, MOST_MAP_AXES = 4, 5  # for which the launcher has room (`csrc/tables.hpp`)
+MOST_MAPS, MOST_MAP_AXES = 8, 5  # for which the launcher has room (`csrc/tables.hpp`)
 MOST_THREADS = 1024  # of a block, on every device
 UNKNOWN = Usage(0, 0, 0)
 

@@ -34,7 +34,7 @@ from gristmill.language.windows import padded_shape, parts_of
 from gristmill.tensor_map import TensorMap
 
 KINDS = (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32)
-MOST_MAPS = 4  # that a launcher passes
+MOST_MAPS = 8  # that a launcher passes
 MOST_ROWS = 256  # of a box
 CHUNK_BYTES, LEAST_PANEL = 16, 32
 NARROWEST = 32  # integer whose values are as a launcher computes them

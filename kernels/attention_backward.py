@@ -161,11 +161,12 @@ def attention_backward(
     dout_steps = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, STEP, HEAD)
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, ROWS, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, ROWS, HEAD)
+    dq_steps = blocks_of(dq, batch, heads, queries, dq_batch, dq_head, dq_row, STEP, HEAD)
     dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, ROWS, HEAD)
     dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, ROWS, HEAD)
     gradients_of_keys(
-        q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
-        batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, True
+        q_steps, dout_steps, k_blocks, v_blocks, dq_steps, dk_blocks, dv_blocks, lse, delta, scale, batch, heads,
+        groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, True
     )  # fmt: skip
 
 
@@ -206,11 +207,12 @@ def attention_backward_ordered(
     dout_steps = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, STEP, HEAD)
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, ROWS, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, ROWS, HEAD)
+    dq_steps = blocks_of(dq, batch, heads, queries, dq_batch, dq_head, dq_row, STEP, HEAD)
     dk_blocks = blocks_of(dk, batch, groups, keys, dk_batch, dk_head, dk_row, ROWS, HEAD)
     dv_blocks = blocks_of(dv, batch, groups, keys, dv_batch, dv_head, dv_row, ROWS, HEAD)
     gradients_of_keys(
-        q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
-        batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, False
+        q_steps, dout_steps, k_blocks, v_blocks, dq_steps, dk_blocks, dv_blocks, lse, delta, scale, batch, heads,
+        groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, D, False
     )  # fmt: skip
     q_blocks = blocks_of(q, batch, heads, queries, q_batch, q_head, q_row, ROWS, HEAD)
     dout_blocks = blocks_of(dout, batch, heads, queries, dout_batch, dout_head, dout_row, ROWS, HEAD)
@@ -224,8 +226,8 @@ def attention_backward_ordered(
 
 
 def gradients_of_keys(
-    q_steps, dout_steps, k_blocks, v_blocks, dk_blocks, dv_blocks, lse, delta, dq, dq_batch, dq_head, dq_row, scale,
-    batch, heads, groups, queries, keys, shift, causal, window, ROWS, STEP, HEAD, dtype, IS_ADDED
+    q_steps, dout_steps, k_blocks, v_blocks, dq_steps, dk_blocks, dv_blocks, lse, delta, scale, batch, heads, groups,
+    queries, keys, shift, causal, window, ROWS, STEP, HEAD, dtype, IS_ADDED
 ):  # fmt: skip
     """Store dk and dv; and add to dq what follows from the same weights, if it `IS_ADDED`."""
     share = heads // tl.maximum(groups, 1)
@@ -242,7 +244,6 @@ def gradients_of_keys(
         v_sums = tl.zeros((ROWS, HEAD), tl.float32)
         for member in range(share):
             j, line = group * share + member, (pair * share + member) * queries
-            to = dq + i * dq_batch + j * dq_head
             for start in range(low, high, STEP):
                 rows = start + tl.arange(0, STEP)
                 a = q_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
@@ -251,8 +252,8 @@ def gradients_of_keys(
                 top, mean = of_rows(lse + line, delta + line, rows, queries)
                 ds, k_sums, v_sums = added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype)
                 if IS_ADDED:
-                    places = rows[:, None] * dq_row + tl.arange(0, HEAD)[None, :]
-                    tl.atomic_add(to + places, scale * tl.dot(ds.T, x), mask=rows[:, None] < queries, sem="relaxed")
+                    sums = scale * tl.dot(ds.T, x)
+                    dq_steps.atomic_add([i, j, start, 0], sums.reshape(1, 1, STEP, HEAD))
         dk_blocks.store([i, group, row, 0], (k_sums * scale).to(dtype).reshape(1, 1, ROWS, HEAD))
         dv_blocks.store([i, group, row, 0], v_sums.to(dtype).reshape(1, 1, ROWS, HEAD))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Pointer, Value
-from gristmill.compiler.op import ROWS, active_builder, op
+from gristmill.compiler.op import ROWS, OpRow, active_builder, op
 from gristmill.errors import KernelError
 from gristmill.language import bits, memory
 from gristmill.language import elementwise as ew
@@ -29,10 +29,11 @@ from gristmill.language.types import (
     is_number,
     promote_integers,
 )
-from gristmill.language.windows import padded_shape, store_window, window
+from gristmill.language.windows import add_window, padded_shape, store_window, window
 
 PADDINGS = ("", "zero", "nan")
 MAX_RANK = 5
+ADDED = (dt.f32, dt.i32)  # what the hardware adds as threads do
 Scalar = Value | int
 
 
@@ -283,13 +284,10 @@ class TensorDescriptor(Structure):
 
     def store(self, offsets: Any, value: Any) -> None:
         """Write the elements of `value`, a block of `block_shape`, that lie inside of the array."""
-        padded = padded_shape(self.block_shape)
         if active_builder().has_windows:
-            places = _offsets(offsets, len(self.shape), "store")
-            tile = cast_to(broadcast_value(as_value(_fitting(value, padded, "store")), padded), self.dtype)
-            store_window(self.base, self.shape, self.strides, places, self.block_shape, tile)
+            self._to_window(store_window, offsets, value, "store")
         else:
-            self._write(self._at(offsets, "store"), value, padded, "store")
+            self._write(self._at(offsets, "store"), value, padded_shape(self.block_shape), "store")
 
     def gather(self, x_offsets: Any, y_offset: Any) -> Value:
         """Rows `x_offsets` from column `y_offset` on, of a descriptor whose block is one row."""
@@ -302,7 +300,10 @@ class TensorDescriptor(Structure):
 
     def atomic_add(self, offsets: Any, value: Any) -> None:
         """Add to the elements inside of the array."""
-        self._atomic("atomic_add", offsets, value)
+        if active_builder().has_windows and self.dtype in ADDED:
+            self._to_window(add_window, offsets, value, "atomic_add")
+        else:
+            self._atomic("atomic_add", offsets, value)
 
     def atomic_min(self, offsets: Any, value: Any) -> None:
         """Lower the elements inside of the array."""
@@ -323,6 +324,12 @@ class TensorDescriptor(Structure):
     def atomic_xor(self, offsets: Any, value: Any) -> None:
         """Flip bits of the elements inside of the array."""
         self._atomic("atomic_xor", offsets, value)
+
+    def _to_window(self, row: OpRow, offsets: Any, value: Any, what: str) -> None:
+        padded = padded_shape(self.block_shape)
+        places = _offsets(offsets, len(self.shape), what)
+        tile = cast_to(broadcast_value(as_value(_fitting(value, padded, what)), padded), self.dtype)
+        row(self.base, self.shape, self.strides, places, self.block_shape, tile)
 
     def _at(self, offsets: Any, what: str) -> list[Axis]:
         return _axes(_offsets(offsets, len(self.shape), what), self.block_shape)
@@ -355,7 +362,7 @@ class TensorDescriptor(Structure):
             raise KernelError(f"{name}() is not supported", fix="load, change and store in one program")
         pointers, mask = self._places(self._at(offsets, name))
         tile = cast_to(as_value(_fitting(value, padded_shape(self.block_shape), name)), self.dtype)
-        ROWS[name](pointers, tile, mask=mask)
+        ROWS[name](pointers, tile, mask=mask, sem="relaxed")
 
 
 def store_block(
@@ -365,10 +372,15 @@ def store_block(
     offsets: Sequence[Value],
     block_shape: Sequence[int],
     value: Value,
+    is_added: bool = False,
 ) -> None:
-    """Write a block through pointers, as `store` of a descriptor does where nothing else can."""
+    """Write, or add, a block through pointers, as methods of a descriptor do where nothing else can."""
     axes = _axes(offsets, block_shape)
-    memory.store(_addresses(base, strides, axes), value, _inside(shape, axes, range(len(axes))))
+    pointers, mask = _addresses(base, strides, axes), _inside(shape, axes, range(len(axes)))
+    if is_added:
+        ROWS["atomic_add"](pointers, value, mask=mask, sem="relaxed")
+    else:
+        memory.store(pointers, value, mask)
 
 
 def _fitting(value: Any, shape: tuple[int, ...], what: str) -> Any:

@@ -88,6 +88,23 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.share(op, x)
 
 
+@op("internal", kind="tile", lies_in_shared=True)
+def turned(input: Any) -> Value:
+    """The transpose of a tile in shared memory, where it lies."""
+    x = as_value(input)
+    return emit("turned", x.type.with_shape(x.type.shape[::-1]), x)
+
+
+@turned.reference
+def _(x: Any) -> Any:
+    return x.T
+
+
+@turned.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.turned(x)
+
+
 @op("internal", kind="tile", lies_in_shared=True, place_alignment=1024)
 def parts(a: Any, b: Any, across: tuple[bool, bool], has_low: bool, room: int) -> Value:
     """Operands of f32 in shared memory as warpgroups multiply them: along the depth, in parts where that is exact.

@@ -30,7 +30,17 @@ def store_window(
     emit_effect("store_window", base, *operands, value, block=tuple(block))
 
 
+@op("internal", kind="tile", effect="update", is_window=True, place_alignment=1024)
+def add_window(
+    base: Any, shape: Sequence[Any], strides: Sequence[Any], offsets: Sequence[Any], block: Any, value: Value
+) -> None:
+    """Add what is inside of the array and the block to what stands there, element by element, in any order."""
+    operands = [as_value(x) for x in (*shape, *strides, *offsets)]
+    emit_effect("add_window", base, *operands, value, block=tuple(block))
+
+
 @store_window.lower(on="threads")
+@add_window.lower(on="threads")
 def _(m: Any, op: Op, *operands: Any) -> None:
     *window, value = operands
     m.store_window(op, window, value)

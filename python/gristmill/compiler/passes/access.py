@@ -54,7 +54,7 @@ def _relate_updates(function: Function) -> None:
     touching = [s for s in walk(function.body) if isinstance(s, Op) and s.row.touches_memory]
     counts = uses(function.body)
     for op in touching:
-        if op.row.effect == "update":
+        if op.row.effect == "update" and op.results:
             op.attributes["is_used"] = counts.get(op.results[0], 0) > 0
             op.attributes["orders"] = len(touching) > 1
 
@@ -142,7 +142,7 @@ def promise(function: Function) -> dict[Value, int]:
     divisor = MAX_ACCESS_BYTES // min(e.itemsize for e in elements)
     offsets = _offsets(ops, function)
     found = dict.fromkeys(_reached(function, offsets), divisor)
-    reads = _read_for_products(function)
+    reads = [op for op in _read_for_products(function) if op.operands[0].type.elements >= _least(ops)]
     masks = [op.operands[1] for op in reads if len(op.operands) > 1]
     others = [v for v in _reached(function, [*offsets, *masks], in_any_way=True) if v not in found]
     widths = _widths_with(function, found, reads) if others else []
@@ -157,14 +157,18 @@ def promise(function: Function) -> dict[Value, int]:
 
 def _offsets(ops: list[Op], function: Function) -> list[Value]:
     """What addresses are offset by; beside windows, only those of tiles that are not much smaller."""
-    windows = [op for op in ops if op.row.is_window]
-    if not windows:
+    least = _least(ops)
+    if least == 0:
         return [op.operands[-1] for op in ops if op.row.is_address]
-    least = max(math.prod(op.attributes["block"]) for op in windows) // SMALL_SHARE
     large = [op.operands[0] for op in ops if op.row.touches_memory and op.operands[0].type.elements >= least]
     links = sources(function.body)
     pointers = reached(large, lambda value: [v for v in links.get(value, []) if v.type.is_pointer])
     return [op.operands[-1] for op in ops if op.row.is_address and op.results[0] in pointers]
+
+
+def _least(ops: list[Op]) -> int:
+    """How many elements a tile has at least that matters beside windows; 0 where there are none."""
+    return max((math.prod(op.attributes["block"]) for op in ops if op.row.is_window), default=0) // SMALL_SHARE
 
 
 def aligned_places(window: Op) -> list[tuple[Value, int]]:

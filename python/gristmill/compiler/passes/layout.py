@@ -44,7 +44,42 @@ def _anchored_values(function: Function) -> dict[Value, Layout]:
                 found |= _anchored_results(statement, function, found)
             else:
                 _pass_on(statement, found)
+    _Pulled(function, found).run(statements)
     return found
+
+
+class _Pulled:
+    """Gives small tiles that are loaded the layout of what is computed with them, and all between."""
+
+    def __init__(self, function: Function, found: dict[Value, Layout]):
+        self.function, self.found = function, found
+        self.made = definitions(function.body)
+
+    def run(self, statements: list[Statement]) -> None:
+        """Begin where an op has operands of which one is laid out by a product and others are not."""
+        for op in statements:
+            if isinstance(op, Op) and op.row.is_elementwise and op.results[0] in self.found:
+                for value in op.operands:
+                    if value not in self.found:
+                        self._pull(value, self.found[op.results[0]])
+
+    def _pull(self, value: Value, layout: Layout) -> bool:
+        """Lay out what the tile follows from, if some of it is loaded; whether it is so."""
+        op = self.made.get(value)
+        if not isinstance(op, Op) or not value.type.shape or value in self.found:
+            return False
+        is_pulled = self._is_small_load(op)
+        if op.row.is_view and op.row.operand_layout:
+            is_pulled = self._pull(op.operands[0], op.row.operand_layout(op, layout))
+        elif op.row.is_elementwise:
+            is_pulled = sum(self._pull(v, layout) for v in op.operands) > 0
+        if is_pulled:
+            self.found[value] = layout
+        return is_pulled
+
+    def _is_small_load(self, op: Op) -> bool:
+        is_plain = op.row.goes_by_register and op.row.effect == "read" and not op.attributes.get("volatile")
+        return is_plain and op.results[0].type.elements <= self.function.threads
 
 
 def _anchored_results(op: Op, function: Function, found: dict[Value, Layout]) -> dict[Value, Layout]:

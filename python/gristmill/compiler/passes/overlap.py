@@ -45,6 +45,8 @@ def _block(block: Block) -> None:
             _block(inner)
         chain = _chain_of(statement) if isinstance(statement, For) else None
         if chain is None:
+            if isinstance(statement, For) and _has_several(statement):
+                _open(statement.body)
             statements.append(statement)
             continue
         count = 0
@@ -53,6 +55,13 @@ def _block(block: Block) -> None:
         statements += _shifted(chain, left[:count])
         del left[:count]
     block.statements[:] = statements
+
+
+def _has_several(loop: For) -> bool:
+    """Whether it multiplies what follows from other products, all of them open to others beside them."""
+    products = [s for s in loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    is_fit = all(op.attributes["by_groups"] and not op.attributes["is_promoted"] for op in products)
+    return len(products) > 1 and is_fit and any(op.attributes["is_held"] for op in products)
 
 
 @dataclass
@@ -113,7 +122,7 @@ def _around(body: Block, last: Op) -> list[Op]:
     needed, found = set(last.operands[1:-1]), list[Op]()
     pipes: set[Value] = set()
     for op in reversed(body.statements[: body.statements.index(last)]):
-        if isinstance(op, Op) and needed & set(op.results) and op.name in ("slot", "take"):
+        if isinstance(op, Op) and needed & set(op.results) and op.name in ("turned", "slot", "take"):
             found.insert(0, op)
             needed |= set(op.operands)
             pipes |= set(op.operands) if op.name == "take" else set()
@@ -212,7 +221,7 @@ def _open(block: Block) -> None:
 def _making_words(block: Block) -> set[Statement]:
     """What only makes words that the next step's product holds: they and what rounds them."""
     made = {v: s for s in block.statements for v in s.results}
-    words = [s for s in block.statements if isinstance(s, Op) and s.name == "words"]
+    words = [s for s in block.statements if isinstance(s, Op) and s.name == "words" and s.results[0] in block.yields]
     casts = [made[s.operands[0]] for s in words if s.operands[0] in made]
     return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast)}
 
@@ -230,6 +239,8 @@ class _Opened:
     def ordered(self) -> list[Statement]:
         """The statements: what follows from the last product's sums, or makes what the next one holds, comes last."""
         statements = list(self.block.statements)
+        if not self.making:
+            return statements
         products = [s for s in statements if isinstance(s, Op) and s.row.anchor_layout]
         following = {products[-1].results[0]}
         late = set(self.making)

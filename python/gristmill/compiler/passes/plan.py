@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, addressed, sources, uses, walk
 from gristmill.compiler.op import ROWS
-from gristmill.compiler.tensor import PANEL_BYTES, panel_bytes
+from gristmill.compiler.tensor import panel_bytes
 
 COPY_BYTES = (4, 8, 16)
 MOST_WARPS = 32
@@ -44,10 +44,14 @@ class Plan:
             return [self.loads]
         groups: list[list[Load]] = []
         for load in self.loads:
-            own = {op for op in products if load[1].results[0] in op.operands}
-            met = [g for g in groups if own & {op for op in products for _, s in g if s.results[0] in op.operands}]
+            own = self._readers(load, products)
+            met = [g for g in groups if any(own & self._readers(other, products) for other in g)]
             groups = [g for g in groups if g not in met] + [[*(x for g in met for x in g), load]]
         return groups
+
+    def _readers(self, load: Load, products: list[Op]) -> set[Op]:
+        read = views_of({load[1].results[0]}, self.loop.body)
+        return {op for op in products if read & set(op.operands)}
 
     @property
     def windows(self) -> int:
@@ -96,6 +100,12 @@ class Plan:
             )
             found += [place] if is_alone else []
         return found if len(found) == len(products) else []
+
+
+def views_of(shared: set[Value], block: Block) -> set[Value]:
+    """Tiles in shared memory, and their transposes below `block`."""
+    turned = [s for s in walk(block) if isinstance(s, Op) and s.name == "turned"]
+    return shared | {s.results[0] for s in turned if s.operands[0] in shared}
 
 
 def slot_elements(load: Op) -> int:
@@ -179,14 +189,19 @@ def written_arguments(block: Block, function: Function) -> set[Value] | None:
     """The arguments stored to below `block`; None if that is not known, or if other programs are waited for."""
     links, found = sources(function.body), set[Value]()
     for op in (s for s in walk(block) if isinstance(s, Op) and s.row.touches_memory):
-        if op.row.effect == "update" or op.attributes.get("volatile"):
+        if op.attributes.get("volatile") or (op.row.effect == "update" and not _is_added(op)):
             return None
-        if op.row.effect == "write":
+        if op.row.effect in ("write", "update"):
             stored = addressed(op.operands[0], links, function)
             if not stored:
                 return None
             found |= stored
     return found
+
+
+def _is_added(update: Op) -> bool:
+    """Whether an update only adds: it is not looked at, and nothing is ordered by it."""
+    return update.row.is_window or (update.attributes.get("sem") == "relaxed" and not update.attributes["is_used"])
 
 
 def _is_apart(read: set[Value], written: set[Value] | None) -> bool:
@@ -221,7 +236,7 @@ def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
     if row.is_window and op.results == []:
-        return int(op.attributes["buffers"]) * op.operands[-1].type.shape[0] * PANEL_BYTES
+        return int(op.attributes["buffers"]) * op.operands[-1].type.shape[0] * int(op.attributes["chunk"])
     if row.is_own or row.goes_by_register or row.effect == "read" or row.anchor_layout or kept_bytes(op):
         return 0
     if row.result_layout:

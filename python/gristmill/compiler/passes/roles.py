@@ -42,10 +42,11 @@ from gristmill.compiler.passes.plan import (
     plan_of,
     room_of,
     settled,
+    views_of,
     written_arguments,
 )
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.tensor import PANEL_BYTES, STORE_BUFFERS
+from gristmill.compiler.tensor import STORE_BUFFERS
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
 
@@ -54,7 +55,7 @@ MOST_HELD = 96  # sums and words of chained products
 MOST_PROMOTED = 64  # sums of a thread beside which others have room
 # Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
 # consumers than that would wait for ever; fewer for producers that copy, and addresses spill.
-ALL_COPY, ALL_TELL = (104, 200), (40, 232)
+ALL_COPY, ALL_TELL = (104, 200), (24, 240)
 CONSUMER_WARPS = (4, 8)
 LEFT_BYTES = 20480  # for what consumers exchange
 LEAST_LEFT = 2048  # for what each warp has, and pipes
@@ -134,7 +135,8 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> No
     least = LEFT_BYTES // function.blocks_per_sm
 
     def stages() -> int:
-        exchanged = max(exchanged_bytes(s) for s in walk(function.body) if isinstance(s, Op))
+        others = [s for s in walk(function.body) if isinstance(s, Op) and s not in stores]
+        exchanged = max(max(map(exchanged_bytes, others)), sum(map(exchanged_bytes, stores)))
         room = function.shared_bytes - max(least, exchanged) - kept - BARRIER_BYTES
         return min(*(p.stages for p in plans), room // needed)
 
@@ -144,7 +146,7 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> No
     for most in (1, STORE_BUFFERS, MOST_BUFFERS):
         before, wanted = [op.attributes["buffers"] for op in stores], stages()
         for op in stores:
-            chunks = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // PANEL_BYTES)
+            chunks = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // op.attributes["chunk"])
             op.attributes["buffers"] = min(chunks, most)
         if stages() < min(wanted, LEAST_STAGES):
             for op, buffers in zip(stores, before, strict=True):
@@ -273,7 +275,8 @@ def _consume_fixed(fixed: Fixed, ring: Ring) -> None:
 
 def _take_between(block: Block, slots: dict[Value, Value], pipe: Value) -> None:
     """Wait for a slot before the first statement that reads what was in `slots`, and free it behind the last."""
-    users = [i for i, s in enumerate(block.statements) if used_below(s) & set(slots)]
+    read = views_of(set(slots), block)
+    users = [i for i, s in enumerate(block.statements) if used_below(s) & read]
     before, behind = Block(), Block()
     with building(Builder(before)) as builder:
         builder.position = block.statements[users[0]].position

@@ -5,8 +5,24 @@ Products that fill no instruction, or that ask for exact f32 arithmetic, stay as
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Tile, Value, definitions
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    If,
+    Op,
+    Pointer,
+    Statement,
+    Tile,
+    Value,
+    definitions,
+    reached,
+    used_below,
+)
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.passes.windows import (
@@ -31,6 +47,7 @@ def run(function: Function) -> None:
     if function.sm >= LOWEST_SM:
         _replace(function.body, definitions(function.body), function)
         _share_before(function.body)
+        _bring_forward(function.body)
         drop_unused(function)
 
 
@@ -49,21 +66,51 @@ def _share_before(block: Block) -> None:
     block.statements[:] = statements
 
 
+def _bring_forward(block: Block) -> None:
+    """Begin products that follow from no others together, where some hold what follows from them."""
+    for statement in block.statements:
+        for inner in statement.blocks:
+            _bring_forward(inner)
+    products = [s for s in block.statements if isinstance(s, Op) and s.name == "product"]
+    if not any(op.attributes["is_held"] for op in products):
+        return
+    made = {v: s for s in block.statements for v in s.results}
+    needed = {op: _needed(op, made) for op in products}
+    early = [op for op in products if not needed[op] & (set(products) - {op})]
+    first = block.statements.index(early[0]) + 1
+    moved = [s for s in block.statements[first:] if any(s in needed[op] for op in early[1:])]
+    if all(isinstance(s, Op) and not s.row.is_lasting for s in moved):
+        rest = [s for s in block.statements if s not in moved]
+        block.statements[:] = [*rest[:first], *moved, *rest[first:]]
+
+
+def _needed(op: Op, made: dict[Value, Statement]) -> set[Statement]:
+    """The statements of a block that an op follows from, and itself."""
+    met = reached(op.operands, lambda v: used_below(made[v]) if v in made else ())
+    return {op, *(made[v] for v in met if v in made)}
+
+
 def _is_share(statement: Statement) -> bool:
     return isinstance(statement, Op) and "is_turned" in statement.attributes
 
 
+Known = dict[
+    tuple[Value, Any], tuple[Value, bool]
+]  # by tile and dtype: what is shared, and whether it is the transpose
+
+
 def _replace(block: Block, made: dict[Value, Statement], function: Function) -> None:
     statements: list[Statement] = []
+    known: Known = {}
     for statement in block.statements:
         for inner in statement.blocks:
             _replace(inner, made, function)
         if not (isinstance(statement, Op) and statement.row.is_product):
             statements.append(statement)
         elif _fits(statement):
-            statements += _product(statement, made, function)
+            statements += _product(statement, made, function, known)
         elif len(statement.results[0].type.shape) == 2 and _fits((turned := _Turned(statement, made)).op):
-            statements += [*turned.before, *_product(turned.op, made, function), *turned.behind]
+            statements += [*turned.before, *_product(turned.op, made, function, known), *turned.behind]
         else:
             statements.append(statement)
     block.statements[:] = statements
@@ -105,7 +152,7 @@ def _fits(op: Op) -> bool:
     return is_large and op.results[0].type.dtype == unit.summed
 
 
-def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[Op]:
+def _product(op: Op, made: dict[Value, Statement], function: Function, known: Known) -> list[Op]:
     before: list[Op] = []
     a = op.operands[0].type
     by_groups = function.has_groups and is_for_groups(op, made, function.num_warps)
@@ -117,7 +164,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function) -> list[O
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = by_groups and _is_held(op, made, function)
-    shared = [_shared(value, dtype, op, made, before) for value in op.operands[how["is_held"] : 2]]
+    sharing = _Sharing(dtype, op, made, before, known)
+    shared = [sharing.of(value) for value in op.operands[how["is_held"] : 2]]
     how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and _is_zero(op.operands[2], made)
     if how["is_held"]:
         x = op.operands[0]
@@ -158,16 +206,37 @@ def _follows_product(value: Value, made: dict[Value, Statement]) -> bool:
     return op.row.is_product or (op.row.is_elementwise and any(_follows_product(v, made) for v in same))
 
 
-def _shared(value: Value, dtype: Dtype | Pointer, op: Op, made: dict[Value, Statement], before: list[Op]) -> Value:
-    """The operand in shared memory, in `dtype`; one that is only turned is put there as it was."""
-    source, is_turned = value, False
-    turned = made.get(value)
-    if isinstance(turned, Op) and turned.row.is_view and turned.attributes.get("order") == (1, 0):
-        source, is_turned = turned.operands[0], True
-    if dtype != value.type.dtype:
-        cast = Value(source.type.with_dtype(dtype), source.name)
-        before.append(Op(ROWS["cast"], [source], {"to": dtype}, [cast], op.position))
-        source = cast
-    result = Value(Tile(dtype, value.type.shape), value.name)
-    before.append(Op(ROWS["share"], [source], {"is_turned": is_turned}, [result], op.position))
-    return result
+@dataclass
+class _Sharing:
+    """Puts operands of a product in shared memory, by ops `before` it; what is `known` lies there already."""
+
+    dtype: Dtype | Pointer
+    op: Op
+    made: dict[Value, Statement]
+    before: list[Op]
+    known: Known
+
+    def of(self, value: Value) -> Value:
+        """The operand in shared memory; one that is only turned is put there as it was."""
+        source, is_turned = value, False
+        turned = self.made.get(value)
+        if isinstance(turned, Op) and turned.row.is_view and turned.attributes.get("order") == (1, 0):
+            source, is_turned = turned.operands[0], True
+        if (source, self.dtype) in self.known:
+            return self._as(*self.known[source, self.dtype], is_turned)
+        result = Value(Tile(self.dtype, value.type.shape), value.name)
+        self.known[source, self.dtype] = result, is_turned
+        if self.dtype != value.type.dtype:
+            source = self._emit("cast", source, source.type.with_dtype(self.dtype), to=self.dtype)
+        self.before.append(Op(ROWS["share"], [source], {"is_turned": is_turned}, [result], self.op.position))
+        return result
+
+    def _as(self, shared: Value, was_turned: bool, is_turned: bool) -> Value:
+        if was_turned == is_turned:
+            return shared
+        return self._emit("turned", shared, shared.type.with_shape(shared.type.shape[::-1]))
+
+    def _emit(self, row: str, value: Value, kind: Tile, **attributes: Any) -> Value:
+        result = Value(kind, value.name)
+        self.before.append(Op(ROWS[row], [value], attributes, [result], self.op.position))
+        return result

@@ -27,7 +27,7 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.passes import access
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, fits_groups, panel_bytes
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, PANEL_BYTES, fits_groups, panel_bytes
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
@@ -71,6 +71,7 @@ def keep(function: Function) -> bool:
         size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
         op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
         op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": 1}
+        op.attributes |= {"chunk": _chunk_bytes(op, function.num_warps)}
     return len(function.maps) <= MOST_MAPS
 
 
@@ -88,7 +89,8 @@ def _expand(block: Block, stores: set[Op]) -> None:
             builder.position = statement.position
             base, shape, strides, offsets = parts_of(statement)
             block_shape = statement.attributes["block"]
-            descriptors.store_block(base, shape, strides, offsets, block_shape, statement.operands[-1])
+            is_added = statement.row.effect == "update"
+            descriptors.store_block(base, shape, strides, offsets, block_shape, statement.operands[-1], is_added)
         statements += expanded.statements
     block.statements[:] = statements
 
@@ -270,6 +272,12 @@ def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     box = (width // dtype.itemsize, min(block[-2], most), *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name
     return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width)
+
+
+def _chunk_bytes(op: Op, num_warps: int) -> int:
+    """How many bytes of a row warpgroups store at once: a panel, or all where they share rows."""
+    width = op.attributes["block"][-1] * _tile(op).dtype.itemsize
+    return min(width, PANEL_BYTES) if op.attributes["block"][-2] * GROUP_WARPS >= GROUP_ROWS * num_warps else width
 
 
 def _room(op: Op) -> int:

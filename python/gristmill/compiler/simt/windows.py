@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gristmill.compiler.ir import Op
+from gristmill.compiler.simt import updates
 from gristmill.compiler.simt.reports import COMPILER_FIX
 from gristmill.errors import SimulationError
 from gristmill.tensor_map import TensorMap
@@ -58,7 +59,11 @@ def store(m: Any, op: Op, window: Sequence[Any], buffer: Any, row: int, column: 
         indices = [*[np.zeros_like(r)] * (len(block) - 2), r, c]
         inside, where = _place(lengths, strides, offsets, indices, cell < len(cells))
         dtype = base.dtype.element
-        m.memory.store(base.each + where * dtype.itemsize, inside, [number], dtype)
+        addresses = base.each + where * dtype.itemsize
+        if op.row.effect == "update":
+            updates.update(m.memory, "add", addresses, [number], inside, dtype)
+        else:
+            m.memory.store(addresses, inside, [number], dtype)
 
 
 def _place(lengths: Any, strides: Any, offsets: Any, indices: Any, is_there: Any) -> tuple[Any, Any]:

@@ -15,6 +15,7 @@ from gristmill.compiler.tensor import GROUP_ROWS
 MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 PREFETCH = "@$1 prefetch.tensormap [$0];"
 STORE = "cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group"
+ADD = "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.bulk_group"
 LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
 
 
@@ -64,7 +65,8 @@ def store_box(
         outer = m.add(outer, m.group_bits(tuple((2 + i, GROUP_ROWS << i) for i in bits)))
     at = [_moved(m, inner, first + column), _moved(m, outer, row), *others]
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
-    text = f"@$2 {STORE.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"
+    instruction = ADD if op.row.effect == "update" else STORE
+    text = f"@$2 {instruction.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"
     is_first = m.is_thread(range(5), range(2 if groups > 1 else m.num_warps.bit_length() - 1), ())
     cuda_roles.assembly(m, text, _map(m, op.attributes["map"]), m.add(start, place), is_first, *at)
 

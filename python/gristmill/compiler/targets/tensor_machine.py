@@ -124,6 +124,9 @@ class TensorMachine(Machine):
     def share(self, op: Op, tile: Any) -> Any:
         return thread_products.share(self, op, tile)
 
+    def turned(self, tile: Any) -> Any:
+        return thread_products.turned(tile)
+
     def ring(self, op: Op) -> Any:
         return thread_products.ring(self, op)
 

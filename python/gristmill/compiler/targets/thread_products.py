@@ -47,13 +47,33 @@ def share(m: Any, op: Op, tile: Any) -> Shared:
     panel = panel_bytes(layout.shape[inner] * dtype.itemsize)
     arrangement = panels(layout.shape, inner, dtype.itemsize, panel)
     (memory,) = m.scratch([dtype], layout.elements)
-    writing = replace(arrangement, neighbours=side_by_side(layout, inner, dtype.itemsize))
-    group = writing.group(layout)
-    for register, index in m.positions(layout, writing):
-        m.shared_store_wide(memory, index, [tile.registers[register ^ other] for other in group])
+    shared = Shared(memory, arrangement, layout.shape, inner, dtype, panel, layout.elements)
+    write(m, shared, layout, tile.registers)
     m.show_tensor_cores()
     m.barrier()
-    return Shared(memory, arrangement, layout.shape, inner, dtype, panel, layout.elements)
+    return shared
+
+
+def write(m: Any, shared: Shared, layout: Layout, registers: Sequence[V], rows: int | None = None) -> None:
+    """Write a tile, or its first rows: by matrices where warps hold them, or what a thread has side by side at once."""
+    from gristmill.compiler.targets import thread_windows
+
+    if shared.inner == 0 and rows is None:
+        shared, layout = turned(shared), layout.permute((1, 0))
+    if thread_windows.is_of_matrices(layout, shared):
+        return thread_windows.write_matrices(m, shared, layout, registers, rows or layout.shape[0])
+    writing = replace(shared.arrangement, neighbours=side_by_side(layout, shared.inner, shared.dtype.itemsize))
+    group = writing.group(layout)
+    for register, index in m.positions(layout, writing):
+        place = index if shared.start is None else m.add_index(index, shared.start)
+        m.shared_store_wide(shared.memory, place, [registers[register ^ other] for other in group])
+
+
+def turned(tile: Shared) -> Shared:
+    """The transpose of a tile, where it lies."""
+    shape, inner = tile.shape[::-1], 1 - tile.inner
+    arrangement = panels(shape, inner, tile.dtype.itemsize, tile.panel)
+    return replace(tile, shape=shape, inner=inner, arrangement=arrangement)
 
 
 def ring(m: Any, op: Op) -> Shared:

@@ -12,7 +12,7 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets.thread_products import Shared, side_by_side
+from gristmill.compiler.targets.thread_products import Shared, write
 from gristmill.compiler.tensor import CHUNK_BYTES, GROUP_ROWS, PANEL_BYTES, panels
 
 
@@ -37,7 +37,7 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
             m.wait_for_stores(buffers - 1 if chunk else 0)
             barrier()
         buffer = replace(room, start=m.constant(dt.i32, chunk % buffers * room.elements))
-        _write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
+        write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
         m.show_tensor_cores()
         barrier()
         for row, column in tensor_map.boxes(used[0] // groups, min(columns, used[1] - chunk * columns)):
@@ -72,7 +72,7 @@ def is_of_matrices(layout: Layout, buffer: Shared) -> bool:
     return is_half and (layout.reg[:1], layout.lane) in ((((0, 1),), MATRIX_LANES), (((1, 0),), turned))
 
 
-def _write_matrices(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V], rows: int) -> None:
+def write_matrices(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V], rows: int) -> None:
     """Up to four matrices at once: lanes 0 to 7 tell where the first one's rows are, lanes 8 to 15 the second one's."""
     is_turned = layout.reg[0] == (1, 0)
     across = (layout.reg[0], *layout.lane[:2]) if is_turned else layout.lane[2:]
@@ -88,7 +88,8 @@ def _write_matrices(m: Any, buffer: Shared, layout: Layout, registers: Sequence[
             continue
         place = m.combine_index(thread, _offset(buffer, combine(outside, i, 2)), used)
         own = words[i * size : (i + 1) * size]
-        m.matrix_store(buffer.memory, m.add_index(place, buffer.start), own, is_turned, buffer.dtype)
+        place = place if buffer.start is None else m.add_index(place, buffer.start)
+        m.matrix_store(buffer.memory, place, own, is_turned, buffer.dtype)
 
 
 def _offset(buffer: Shared, coordinates: Coordinates) -> int:
@@ -99,15 +100,3 @@ def _registers(tile: Any, own: Layout, column: int) -> list[V]:
     """A chunk's registers, in the order of its own layout."""
     places = (combine(own.reg, r, 2) for r in range(own.registers))
     return [tile.registers[tile.layout.register_holding((row, column + c))] for row, c in places]
-
-
-def _write(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V], rows: int) -> None:
-    """Write the first rows of a tile: matrix by matrix, or as many elements at once as a thread has side by side."""
-    if is_of_matrices(layout, buffer):
-        return _write_matrices(m, buffer, layout, registers, rows)
-    side = side_by_side(layout, 1, buffer.dtype.itemsize)
-    writing = replace(buffer.arrangement, neighbours=side)
-    group = writing.group(layout)
-    for register, index in m.positions(layout, writing):
-        place = m.add_index(index, buffer.start)
-        m.shared_store_wide(buffer.memory, place, [registers[register ^ other] for other in group])

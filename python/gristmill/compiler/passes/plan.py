@@ -229,7 +229,9 @@ def bytes_of(value: Value) -> int:
 
 def kept_bytes(op: Op) -> int:
     """What an op keeps in shared memory."""
-    return bytes_of(op.results[0]) if op.row.is_kept else int(op.attributes.get("room", 0))
+    if op.row.is_kept:
+        return bytes_of(op.results[0]) * int(op.attributes.get("buffers", 1))
+    return int(op.attributes.get("room", 0))
 
 
 def exchanged_bytes(op: Op) -> int:

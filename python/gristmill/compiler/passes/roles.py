@@ -73,7 +73,13 @@ def split(function: Function) -> bool:
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
     fixed = fixed_loads(function)
-    _set_stages(plans, fixed, function)
+    asked = [plan.stages for plan in plans]
+    for shares in (_shares_of_steps(plans), []):
+        for plan, stages in zip(plans, asked, strict=True):
+            plan.stages = stages
+        _set_stages(plans, fixed, function, shares)
+        if not any(plan.stages < _least(plan) for plan in plans):
+            break
     if any(plan.stages < _least(plan) for plan in plans):
         return False
     common = Block()
@@ -124,8 +130,16 @@ def _is_op(statement: Statement | None, name: str) -> bool:
     return isinstance(statement, Op) and statement.name == name and statement.attributes.get("axis", 0) == 0
 
 
-def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> None:
-    """As many as there is room for beside what else is in shared memory.
+def _shares_of_steps(plans: list[Plan]) -> list[Op]:
+    """What steps share that follows from other products: two buffers take it in turn, and nobody waits for readers."""
+    chains = [plan for plan in plans if _is_chain(plan)]
+    copied = {share for plan in chains for _, share in plan.loads}
+    statements = [s for plan in chains for s in plan.loop.body.statements if s not in copied]
+    return [s for s in statements if isinstance(s, Op) and s.name == "share"]
+
+
+def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, shares: list[Op]) -> None:
+    """As many as there is room for beside what else is in shared memory, of which `shares` have two buffers.
 
     What the hardware stores has a buffer for each of its chunks if that leaves enough stages: then none waits.
     """
@@ -140,6 +154,8 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function) -> No
         room = function.shared_bytes - max(least, exchanged) - kept - BARRIER_BYTES
         return min(*(p.stages for p in plans), room // needed)
 
+    for op in _shares_of_steps(plans):
+        op.attributes["buffers"] = 2 if op in shares else 1
     copied = {share for plan in plans for _, share in plan.loads} | {f.share for f in fixed}
     kept = sum(kept_bytes(s) for s in walk(function.body) if isinstance(s, Op) and s not in copied)
     kept += sum(f.bytes for f in fixed)
@@ -162,7 +178,8 @@ def _fixed_slots(plans: list[Plan], fixed: list[Fixed], function: Function) -> i
     stored = sum(exchanged_bytes(op) for op in stores)
     filled = sum({_shape(plan): plan.stages * plan.stage_bytes for plan in plans}.values())
     exchanged = 0 if all(_is_chain(plan) for plan in plans) else LEFT_BYTES
-    taken = filled + stored + 2 * sum(f.bytes for f in fixed) + exchanged + LEAST_LEFT
+    kept = sum(map(kept_bytes, _shares_of_steps(plans)))
+    taken = filled + stored + kept + 2 * sum(f.bytes for f in fixed) + exchanged + LEAST_LEFT
     return 2 if taken <= function.shared_bytes else 1
 
 

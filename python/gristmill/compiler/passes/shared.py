@@ -166,7 +166,12 @@ class _Placer:
             if size is None:
                 self.read = frozenset(map(_plain, places[-1:]))
             else:
-                places.append(self._place(size, before[len(places)] if before else None, op.row.place_alignment))
+                known = before[len(places)] if before else None
+                places.append(
+                    self._place(
+                        size, known, op.row.place_alignment, op.name == "share" and op.attributes.get("buffers", 1) > 1
+                    )
+                )
         if places:
             op.places = tuple(places)
         self.read |= {_plain(place) for place in places[-1:]}
@@ -174,10 +179,11 @@ class _Placer:
             self.live[op.results[0]] = places[0]
             self.read -= {_plain(places[0])}
 
-    def _place(self, size: int, before: Place | None, alignment: int) -> Place:
-        """A place for the op, the same as before if it has one already."""
+    def _place(self, size: int, before: Place | None, alignment: int, takes_turns: bool = False) -> Place:
+        """A place for the op, the same as before if it has one already; of two buffers the other one may be read."""
         place = before or self._new(size, (*self.lasting, *self.live.values()), alignment)
-        has_barrier = place.has_barrier or any(place.meets(other) for other in self.read)
+        others = [other for other in self.read if not (takes_turns and other == _plain(place))]
+        has_barrier = place.has_barrier or any(place.meets(other) for other in others)
         if has_barrier:
             self.read = frozenset()
         return Place(place.start, size, has_barrier)

@@ -24,7 +24,7 @@ from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.thread_parts import terms
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
-from gristmill.compiler.tensor import GROUP_ROWS, Unit
+from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import Position, SimulationError
 from gristmill.language.float8 import is_float8
@@ -90,7 +90,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
         self.shared_memory.end_products(0)
-        self.copies = Copies()
+        self.copies, self.turns = Copies(), dict[Op, int]()
         values, function = dict(bound), self.function
         with np.errstate(all="ignore"):
             if function.producer is None or function.common is None:
@@ -264,10 +264,12 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         """What is stored is stored at once."""
 
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
     ) -> None:
-        for group in range(groups):
-            windows.store(self, op, window, buffer, place[0] + group * GROUP_ROWS, place[1], first)
+        for group in range(groups.rows * groups.columns):
+            row = place[0] + group * groups.step * (groups.rows > 1)
+            column = place[1] + group * groups.step * (groups.columns > 1)
+            windows.store(self, op, window, buffer, row, column, first)
 
     def commit_stores(self) -> None:
         """See wait_for_stores."""
@@ -346,6 +348,10 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def round_tf32(self, x: V) -> V:
         return Numbers(tensor.round_tf32(cast(Numbers, x).each), x.dtype)
+
+    def take_turns(self, op: Op) -> V:
+        self.turns[op] = 1 - self.turns.get(op, 1)
+        return self.constant(dt.i32, self.turns[op])
 
     def join_elements(self, elements: Sequence[V]) -> V:
         if len(elements) == 1:

@@ -88,7 +88,7 @@ class CudaTensorMachine(TensorMachine):
         self.say(f'call void asm sideeffect "cp.async.bulk.wait_group.read {pending};", "~{{memory}}"()')
 
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
     ) -> None:
         from gristmill.compiler.targets import cuda_windows
 
@@ -121,6 +121,9 @@ class CudaTensorMachine(TensorMachine):
 
     def group_barrier(self) -> None:
         cuda_groups.barrier(self)
+
+    def take_turns(self, op: Op) -> V:
+        return cuda_roles.take_turns(self)
 
     def join_elements(self, elements: Sequence[V]) -> V:
         return cuda_tensor.join_elements(self, elements)

@@ -87,6 +87,17 @@ def begin(m: Any, pipe: Any) -> Any:
     return pipe
 
 
+def take_turns(m: Any) -> V:
+    """0 and 1 in turn, kept as a role keeps the number of its slot."""
+    name = m.fresh()
+    with m.in_prologue():
+        m.say(f"{name} = alloca i32")
+        m.say(f"store i32 0, ptr {name}")
+    turn = _load(m, name)
+    _store(m, name, m.bit_xor(turn, m.constant(dt.i32, 1)))
+    return turn
+
+
 def take(m: Any, pipe: Any, role: str = "consumers") -> V:
     """Wait for a full slot; what threads copied is then shown to the tensor cores."""
     state = pipe.state[role]

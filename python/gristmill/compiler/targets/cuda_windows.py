@@ -10,7 +10,6 @@ from gristmill.compiler.ir import Op, walk
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_roles, cuda_tickets
 from gristmill.compiler.targets.thread_products import Shared, slot
-from gristmill.compiler.tensor import GROUP_ROWS
 
 MAP = 'ptr byval([128 x i8]) align 64 "nvvm.grid_constant"'
 PREFETCH = "@$1 prefetch.tensormap [$0];"
@@ -48,7 +47,7 @@ def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, in
 
 
 def store_box(
-    m: Any, op: Op, window: Sequence[V], buffer: Shared, at_first: tuple[int, int], first: int, groups: int
+    m: Any, op: Op, window: Sequence[V], buffer: Shared, at_first: tuple[int, int], first: int, groups: Any
 ) -> None:
     """One thread, or one of each group, tells what to store."""
     row, column = at_first
@@ -58,16 +57,18 @@ def store_box(
     start = m.add(start, m.multiply(buffer.start, m.constant(dt.i32, buffer.dtype.itemsize)))
     rank = len(op.attributes["block"])
     inner, outer, *others = window[: -1 - rank : -1]
-    bits = range(groups.bit_length() - 1)
-    if groups > 1:
-        behind = buffer.offset(row + GROUP_ROWS, column) - buffer.offset(row, column)
-        place = m.add(place, m.group_bits(tuple((2 + i, behind * size << i) for i in bits)))
-        outer = m.add(outer, m.group_bits(tuple((2 + i, GROUP_ROWS << i) for i in bits)))
+    if groups:
+        numbers = range((groups.rows * groups.columns).bit_length() - 1)
+        next_row, next_column = row + groups.step * (groups.rows > 1), column + groups.step * (groups.columns > 1)
+        behind = buffer.offset(next_row, next_column) - buffer.offset(row, column)
+        place = m.add(place, m.group_bits(tuple((2 + i, behind * size << i) for i in numbers)))
+        own = m.group_bits(tuple((2 + i, groups.step << i) for i in numbers))
+        inner, outer = (inner, m.add(outer, own)) if groups.rows > 1 else (m.add(inner, own), outer)
     at = [_moved(m, inner, first + column), _moved(m, outer, row), *others]
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     instruction = ADD if op.row.effect == "update" else STORE
     text = f"@$2 {instruction.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"
-    is_first = m.is_thread(range(5), range(2 if groups > 1 else m.num_warps.bit_length() - 1), ())
+    is_first = m.is_thread(range(5), range(2 if groups else m.num_warps.bit_length() - 1), ())
     cuda_roles.assembly(m, text, _map(m, op.attributes["map"]), m.add(start, place), is_first, *at)
 
 

@@ -59,11 +59,11 @@ class TensorMachine(Machine):
 
     @abstractmethod
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: int
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
     ) -> None:
         """Let the hardware begin to store the box at a row and column of a buffer, whose first column is `first`.
 
-        Of several `groups`, each does so with the box that lies as many times 64 rows behind as it is number.
+        Of several `groups`, each does so with the box that lies as many of their steps behind as it is number.
         """
 
     @abstractmethod
@@ -116,6 +116,10 @@ class TensorMachine(Machine):
     @abstractmethod
     def group_bits(self, bits: tuple[tuple[int, int], ...]) -> V:
         """The numbers of the warp's bits that are set, combined by XOR, as one number of all lanes."""
+
+    @abstractmethod
+    def take_turns(self, op: Op) -> V:
+        """0 and 1 in turn, each time that the program comes to the op."""
 
     @abstractmethod
     def join_elements(self, elements: Sequence[V]) -> V:

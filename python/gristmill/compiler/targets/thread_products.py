@@ -39,15 +39,21 @@ class Shared:
 
 
 def share(m: Any, op: Op, tile: Any) -> Shared:
-    """Write a tile to shared memory, as many elements at once as a thread has side by side, and wait for all."""
+    """Write a tile to shared memory, as many elements at once as a thread has side by side, and wait for all.
+
+    Of two buffers it takes one after the other: who writes one has waited since everybody read it.
+    """
     layout, dtype = tile.layout, tile.registers[0].dtype
     if op.attributes["is_turned"]:
         layout = layout.permute((1, 0))
     inner = inner_axis(layout)
     panel = panel_bytes(layout.shape[inner] * dtype.itemsize)
     arrangement = panels(layout.shape, inner, dtype.itemsize, panel)
-    (memory,) = m.scratch([dtype], layout.elements)
+    buffers = op.attributes.get("buffers", 1)
+    (memory,) = m.scratch([dtype], buffers * layout.elements)
     shared = Shared(memory, arrangement, layout.shape, inner, dtype, panel, layout.elements)
+    if buffers > 1:
+        shared = slot(m, shared, m.take_turns(op))
     write(m, shared, layout, tile.registers)
     m.show_tensor_cores()
     m.barrier()

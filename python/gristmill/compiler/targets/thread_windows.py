@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -13,7 +13,7 @@ from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.thread_products import Shared, write
-from gristmill.compiler.tensor import CHUNK_BYTES, GROUP_ROWS, PANEL_BYTES, panels
+from gristmill.compiler.tensor import CHUNK_BYTES, PANEL_BYTES, panels
 
 
 def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
@@ -30,8 +30,8 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     memory = m.shared(dtype, buffers * rows * columns)
     arrangement = panels((rows, columns), 1, dtype.itemsize, tensor_map.swizzle)
     room = Shared(memory, arrangement, (rows, columns), 1, dtype, tensor_map.swizzle, rows * columns)
-    groups = row_groups(tile.layout)
-    barrier = m.group_barrier if groups > 1 else m.barrier
+    groups = groups_apart(tile.layout, tensor_map.box)
+    barrier = m.group_barrier if groups else m.barrier
     for chunk in range(last):
         if chunk == 0 or chunk >= buffers:
             m.wait_for_stores(buffers - 1 if chunk else 0)
@@ -40,16 +40,33 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
         write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
         m.show_tensor_cores()
         barrier()
-        for row, column in tensor_map.boxes(used[0] // groups, min(columns, used[1] - chunk * columns)):
+        share = (used[0] // groups.rows, min(columns, used[1] - chunk * columns) // groups.columns)
+        for row, column in tensor_map.boxes(*share):
             m.store_box(op, window, buffer, (row, column), chunk * columns, groups)
         m.commit_stores()
 
 
-def row_groups(layout: Layout) -> int:
-    """How many warpgroups there are, if each has 64 rows of its own; else 1."""
-    groups = tuple((GROUP_ROWS << i, 0) for i in range(len(layout.warp) - 2))
-    has_own = layout.warp[2:] == groups and layout.shape[0] == GROUP_ROWS << len(groups)
-    return 1 << len(groups) if has_own else 1
+@dataclass(frozen=True)
+class Groups:
+    """How many warpgroups there are along rows and columns, each with a part of its own; False if they have none."""
+
+    rows: int = 1
+    columns: int = 1
+    step: int = 0  # rows, or columns, from one group's part to the next
+
+    def __bool__(self) -> bool:
+        return self.rows * self.columns > 1
+
+
+def groups_apart(layout: Layout, box: tuple[int, ...]) -> Groups:
+    """The warpgroups of a tile, if each has rows of its own, or columns of its own boxes."""
+    count, others = 1 << max(0, len(layout.warp) - 2), layout.warp[2:]
+    rows, columns = layout.shape[0] // count, layout.shape[1] // count
+    if others and others == tuple((rows << i, 0) for i in range(len(others))) and rows % box[1] == 0:
+        return Groups(rows=count, step=rows)
+    if others and others == tuple((0, columns << i) for i in range(len(others))) and columns % box[0] == 0:
+        return Groups(columns=count, step=columns)
+    return Groups()
 
 
 def chunk_columns(layout: Layout, panel: int) -> int:

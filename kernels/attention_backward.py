@@ -308,9 +308,9 @@ def of_rows(lse, delta, rows, queries):
 
     Behind the last query it is as if that saw nothing.
     """
-    x = tl.load(lse + rows, mask=rows < queries, other=-float("inf"))
-    top = tl.where(x == -float("inf"), float("inf"), x * LOG2_E)
-    return top, tl.load(delta + rows, mask=rows < queries, other=0.0)
+    x = tl.load(lse + rows, mask=rows < queries, other=0.0)
+    sees_nothing = (x == -float("inf")) | (rows >= queries)
+    return tl.where(sees_nothing, float("inf"), x * LOG2_E), tl.load(delta + rows, mask=rows < queries, other=0.0)
 
 
 def added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype):

@@ -88,6 +88,23 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.share(op, x)
 
 
+@op("internal", kind="tile")
+def fetch(input: Any) -> Value:
+    """A tile of one axis in registers that lies in shared memory."""
+    x = as_value(input)
+    return emit("fetch", x.type, x)
+
+
+@fetch.reference
+def _(x: Any) -> Any:
+    return x
+
+
+@fetch.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.fetch(op.results[0], x)
+
+
 @op("internal", kind="tile", lies_in_shared=True)
 def turned(input: Any) -> Value:
     """The transpose of a tile in shared memory, where it lies."""

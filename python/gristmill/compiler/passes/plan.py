@@ -7,7 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, addressed, sources, uses, walk
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    If,
+    Op,
+    Statement,
+    Value,
+    addressed,
+    replace_below,
+    sources,
+    used_below,
+    uses,
+    walk,
+)
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.tensor import panel_bytes
 
@@ -43,11 +57,13 @@ class Plan:
         if not any(op.attributes["is_held"] for op in products):
             return [self.loads]
         groups: list[list[Load]] = []
+        fetched = [load for load in self.loads if is_fetched(load)]
         for load in self.loads:
             own = self._readers(load, products)
             met = [g for g in groups if any(own & self._readers(other, products) for other in g)]
-            groups = [g for g in groups if g not in met] + [[*(x for g in met for x in g), load]]
-        return groups
+            if load not in fetched:
+                groups = [g for g in groups if g not in met] + [[*(x for g in met for x in g), load]]
+        return [*groups, fetched] if fetched else groups
 
     def _readers(self, load: Load, products: list[Op]) -> set[Op]:
         read = views_of({load[1].results[0]}, self.loop.body)
@@ -100,6 +116,59 @@ class Plan:
             )
             found += [place] if is_alone else []
         return found if len(found) == len(products) else []
+
+
+def is_fetched(load: Load) -> bool:
+    """Whether threads read it from its slot, each what it needs."""
+    return len(load[0].results[0].type.shape) == 1
+
+
+def fetch_small(plan: Plan, function: Function) -> None:
+    """Let small tiles that a step of products loads come by slots too: threads read them there when they need them."""
+    body, made = plan.loop.body, {v: s for s in plan.loop.body.statements for v in s.results}
+    written, links = written_arguments(function.body, function), sources(function.body)
+    for op in [s for s in body.statements if isinstance(s, Op) and _is_small(s, function)]:
+        ahead = _ahead(op.operands[:2], plan.loop, made)
+        if (
+            ahead is None
+            or not _can_copy(op, made)
+            or not _is_apart(addressed(op.operands[0], links, function), written)
+        ):
+            continue
+        kind, position = op.results[0].type, op.position
+        shared, fetched = Value(kind, op.results[0].name), Value(kind, op.results[0].name)
+        share = Op(ROWS["share"], [op.results[0]], {"is_turned": False}, [shared], position)
+        for statement in body.statements:
+            replace_below(statement, {op.results[0]: fetched})
+        share.operands[:] = op.results
+        place = body.statements.index(op) + 1
+        body.statements[place:place] = [share, Op(ROWS["fetch"], [shared], {}, [fetched], position)]
+        plan.loads.append((op, share))
+        plan.ahead += [s for s in body.statements if isinstance(s, Op) and ahead & set(s.results)]
+
+
+def _is_small(op: Op, function: Function) -> bool:
+    is_read = op.row.effect == "read" and op.row.goes_by_register and len(op.operands[0].type.shape) == 1
+    return is_read and op.results[0].type.elements <= function.threads
+
+
+def sink_small(block: Block, function: Function) -> None:
+    """Compute what is small where it is needed first: it takes no registers before."""
+    for statement in block.statements[::-1]:
+        if not isinstance(statement, Op) or not _is_sunk(statement, function):
+            continue
+        place = block.statements.index(statement)
+        results = set(statement.results)
+        users = [i for i, s in enumerate(block.statements) if i > place and results & used_below(s)]
+        if users and not results & set(block.yields):
+            block.statements.insert(users[0], statement)
+            del block.statements[place]
+
+
+def _is_sunk(op: Op, function: Function) -> bool:
+    small = op.results and op.operands and max(v.type.elements for v in op.operands) <= function.threads
+    is_moved = op.row.is_elementwise or op.row.is_view or op.name == "fetch"
+    return bool(small) and is_moved and not op.results[0].type.is_scalar
 
 
 def views_of(shared: set[Value], block: Block) -> set[Value]:

@@ -37,11 +37,14 @@ from gristmill.compiler.passes.plan import (
     Load,
     Plan,
     exchanged_bytes,
+    fetch_small,
     fixed_loads,
+    is_fetched,
     kept_bytes,
     plan_of,
     room_of,
     settled,
+    sink_small,
     views_of,
     written_arguments,
 )
@@ -73,6 +76,9 @@ def split(function: Function) -> bool:
     if written is None or written & _read_arguments(function):
         return False  # what producers read is not there before consumers, or other programs, have written it
     fixed = fixed_loads(function)
+    for plan in (plan for plan in plans if _is_chain(plan)):
+        fetch_small(plan, function)
+        sink_small(plan.loop.body, function)
     asked = [plan.stages for plan in plans]
     for shares in (_shares_of_steps(plans), []):
         for plan, stages in zip(plans, asked, strict=True):
@@ -99,7 +105,7 @@ def split(function: Function) -> bool:
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
     if producer.num_warps == PRODUCER_WARPS and function.num_warps == max(CONSUMER_WARPS):
-        function.registers = ALL_TELL if all(plan.windows == len(plan.loads) for plan in plans) else ALL_COPY
+        function.registers = ALL_TELL if all(map(_is_told, plans)) else ALL_COPY
     function.layouts |= producer.layouts
     return True
 
@@ -205,7 +211,12 @@ def _holds_much(plan: Plan, function: Function) -> bool:
 
 
 def _least(plan: Plan) -> int:
-    return 2 if plan.windows == len(plan.loads) else LEAST_STAGES
+    return 2 if _is_told(plan) else LEAST_STAGES
+
+
+def _is_told(plan: Plan) -> bool:
+    """Whether the hardware copies all large tiles."""
+    return plan.windows == sum(not is_fetched(load) for load in plan.loads)
 
 
 def _read_arguments(function: Function) -> set[Value]:

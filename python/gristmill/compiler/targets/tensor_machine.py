@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from gristmill.compiler.ir import Op
+from gristmill.compiler.ir import Op, Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.machine import Machine, V
 from gristmill.compiler.targets import thread_products
@@ -16,6 +16,8 @@ from gristmill.dtypes import Dtype
 
 class TensorMachine(Machine):
     """Composes products from words; subclasses supply them."""
+
+    layouts: dict[Value, Layout]
 
     @abstractmethod
     def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
@@ -127,6 +129,9 @@ class TensorMachine(Machine):
 
     def share(self, op: Op, tile: Any) -> Any:
         return thread_products.share(self, op, tile)
+
+    def fetch(self, result: Value, tile: Any) -> Any:
+        return thread_products.fetch(self, self.layouts[result], tile)
 
     def turned(self, tile: Any) -> Any:
         return thread_products.turned(tile)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.banks import Arrangement
+from gristmill.compiler.banks import Arrangement, in_order
 from gristmill.compiler.ir import Op
 from gristmill.compiler.layout import Coordinates, Layout, combine, flatten
 from gristmill.compiler.machine import V
@@ -91,7 +91,21 @@ def ring(m: Any, op: Op) -> Shared:
     dtype, panel, elements = op.results[0].type.dtype, op.attributes["panel"], op.attributes["elements"]
     assert isinstance(dtype, Dtype)
     (memory,) = m.scratch([dtype], slots * elements)
-    return Shared(memory, panels(shape, inner, dtype.itemsize, panel), shape, inner, dtype, panel, elements)
+    arrangement = panels(shape, inner, dtype.itemsize, panel) if len(shape) > 1 else in_order(shape)
+    return Shared(memory, arrangement, shape, inner, dtype, panel, elements)
+
+
+def fetch(m: Any, layout: Layout, tile: Shared) -> Any:
+    """Read a tile of one axis, as many elements at once as a thread has side by side."""
+    writing = replace(tile.arrangement, neighbours=side_by_side(layout, 0, tile.dtype.itemsize))
+    group = writing.group(layout)
+    found: dict[int, V] = {}
+    for register, index in m.positions(layout, writing):
+        place = index if tile.start is None else m.add_index(index, tile.start)
+        elements = m.shared_load_wide(tile.memory, place, tile.dtype, len(group))
+        found |= {register ^ other: x for other, x in zip(group, elements, strict=True)}
+    firsts = [layout.register_holding(layout.at(r)) for r in range(layout.registers)]
+    return m.tile(layout, [found[r] for r in firsts])
 
 
 def slot(m: Any, ring: Shared, index: V) -> Shared:

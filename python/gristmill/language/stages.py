@@ -78,13 +78,15 @@ def _(m: Any, op: Any, ring: Any, index: Any) -> Any:
 
 
 @op("internal", kind="tile", lies_in_shared=True, is_kept=True)
-def pipe(stages: int, has_copies: bool = True, has_windows: bool = False, has_tickets: bool = False) -> Value:
+def pipe(
+    stages: int, has_copies: bool = True, has_windows: bool = False, has_tickets: bool = False, is_fetched: bool = False
+) -> Value:
     """Two barriers for each slot of rings: of copies that have come, and of warps that have read.
 
     `has_copies`: threads copy to it; `has_windows`: the hardware does. `has_tickets`: its slots are numbers of tiles
-    that are drawn, which all warps read.
+    that are drawn, which all warps read. `is_fetched`: threads read it, no tensor cores.
     """
-    how = {"has_copies": has_copies, "has_windows": has_windows, "has_tickets": has_tickets}
+    how = {"has_copies": has_copies, "has_windows": has_windows, "has_tickets": has_tickets, "is_fetched": is_fetched}
     return emit("pipe", Tile(dt.u64, (2, stages)), **how)
 
 

@@ -249,7 +249,7 @@ def _ring(loads: list[Load], stages: int, common: Block) -> Ring:
     with building(Builder(common)):
         slots = [ROWS["ring"](stages, x.results[0].type, s.attributes["is_turned"], *room_of(x)) for x, s in loads]
         windows = sum(load.row.is_window for load, _ in loads)
-        return ROWS["pipe"](stages, windows < len(loads), windows > 0), slots
+        return ROWS["pipe"](stages, windows < len(loads), windows > 0, is_fetched=all(map(is_fetched, loads))), slots
 
 
 # ---- consumers -----------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def take(m: Any, pipe: Any, role: str = "consumers") -> V:
     state = pipe.state[role]
     slot = _load(m, state.slot)
     assembly(m, WAIT, _barrier(m, pipe, slot), _load(m, state.parity))
-    if pipe.has_copies:
+    if pipe.has_copies and not pipe.is_fetched:
         m.show_tensor_cores()
     return slot
 

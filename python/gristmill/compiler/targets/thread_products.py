@@ -122,6 +122,7 @@ class Pipe:
     has_copies: bool
     has_windows: bool
     has_tickets: bool = False
+    is_fetched: bool = False
     state: Any = None
 
 
@@ -130,7 +131,8 @@ def pipe(m: Any, op: Op) -> Pipe:
     _, stages = op.results[0].type.shape
     has_tickets = op.attributes["has_tickets"]
     (memory,) = m.scratch([dt.u64], (3 if has_tickets else 2) * stages)
-    return Pipe(memory, stages, op.attributes["has_copies"], op.attributes["has_windows"], has_tickets)
+    how = (op.attributes["has_copies"], op.attributes["has_windows"], has_tickets, op.attributes["is_fetched"])
+    return Pipe(memory, stages, *how)
 
 
 def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:

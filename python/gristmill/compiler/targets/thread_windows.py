@@ -23,9 +23,10 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     """
     tensor_map = m.function.maps[op.attributes["map"]]
     (rows, width), dtype = tile.layout.shape, tile.registers[0].dtype
-    columns = min(width, chunk_columns(tile.layout, PANEL_BYTES // dtype.itemsize))
-    used, own = op.attributes["block"][-2:], _chunk(tile.layout, columns)
-    last = -(-used[1] // columns)
+    used, columns = op.attributes["block"][-2:], min(width, chunk_columns(tile.layout, PANEL_BYTES // dtype.itemsize))
+    if op.row.effect == "update" and op.attributes["buffers"] * columns >= width:
+        columns = width  # nothing waits for one part of it
+    own, last = _chunk(tile.layout, columns), -(-used[1] // columns)
     buffers = min(op.attributes["buffers"], last)
     memory = m.shared(dtype, buffers * rows * columns)
     arrangement = panels((rows, columns), 1, dtype.itemsize, tensor_map.swizzle)

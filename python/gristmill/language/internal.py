@@ -89,6 +89,27 @@ def _(m: Any, op: Any, x: Any) -> Any:
 
 
 @op("internal", kind="tile")
+def join_lanes(input: Any) -> Value:
+    """The sums of what lanes hold that have the same element each, and each a part of it."""
+    x = as_value(input)
+    return emit("join_lanes", x.type, x)
+
+
+@join_lanes.reference
+def _(x: Any) -> Any:
+    return x
+
+
+join_lanes.operand_layout = lambda op, layout: layout
+join_lanes.forward_layout = lambda op, layout: layout
+
+
+@join_lanes.lower(on="threads")
+def _(m: Any, op: Any, x: Any) -> Any:
+    return m.join_lanes(x)
+
+
+@op("internal", kind="tile")
 def fetch(input: Any) -> Value:
     """A tile of one axis in registers that lies in shared memory."""
     x = as_value(input)

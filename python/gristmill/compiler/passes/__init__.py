@@ -7,6 +7,7 @@ from collections.abc import Callable
 from gristmill.compiler.ir import Function
 from gristmill.compiler.passes import (
     access,
+    apart,
     carried,
     hold,
     late,
@@ -52,6 +53,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("tensor", tensor.run, ("cuda",)),
     # After it: loops that fill shared memory for products can fill it ahead.
     ("pipeline", pipeline.run, ("cuda",)),
+    # After it, which knows whose rows they are; before loops are shifted.
+    ("apart", apart.run, ("cuda",)),
     # After it: shifted products take from the rings that it made.
     ("overlap", overlap.run, ("cuda",)),
     # After all that change tiles: every one of a threaded machine gets a layout. A host thread holds whole tiles.

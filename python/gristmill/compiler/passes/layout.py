@@ -246,6 +246,8 @@ class _Fitter:
             is_held = op.attributes.get("is_held")
             left = in_words(group_accumulator((rows, 2 * words), self.num_warps)) if is_held else None
             return [left, *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
+        if op.row.forward_layout and not op.row.operand_layout and result is not None:  # others go along with the first
+            return [self.layouts[result], *[None] * (len(op.operands) - 1)]
         if op.row.operand_layout and result is not None:
             return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
         like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result

@@ -9,7 +9,7 @@ from typing import Any
 from gristmill.compiler.ir import Op, Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.machine import Machine, V
-from gristmill.compiler.targets import thread_products
+from gristmill.compiler.targets import thread_folds, thread_products
 from gristmill.compiler.tensor import Unit
 from gristmill.dtypes import Dtype
 
@@ -129,6 +129,9 @@ class TensorMachine(Machine):
 
     def share(self, op: Op, tile: Any) -> Any:
         return thread_products.share(self, op, tile)
+
+    def join_lanes(self, tile: Any) -> Any:
+        return thread_folds.join_lanes(self, tile)
 
     def fetch(self, result: Value, tile: Any) -> Any:
         return thread_products.fetch(self, self.layouts[result], tile)

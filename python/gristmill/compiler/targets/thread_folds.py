@@ -30,8 +30,10 @@ def reduce(m: Any, op: Op, tiles: Sequence[Any], axis: int, combine_two: Combine
     layout, two = tiles[0].layout, _two(combine_two)
     groups = _fold_registers(layout, _elements(tiles), axis, two)
     _, lane_bits, warp_bits, block_bits = layout.split(axis)
+    is_apart = op.attributes.get("is_apart", False)
+    assert not (is_apart and (warp_bits or block_bits)), "what stays apart is brought together by lanes alone"
     for key, x in groups.items():
-        for bit in lane_bits:
+        for bit in () if is_apart else lane_bits:
             x = two(x, _shuffled(m, x, bit))
         groups[key] = x
     if warp_bits:
@@ -39,6 +41,14 @@ def reduce(m: Any, op: Op, tiles: Sequence[Any], axis: int, combine_two: Combine
     if block_bits:
         groups = _reduce_blocks(m, layout, axis, groups, block_bits, two)
     return [_result(m, value, i, groups) for i, value in enumerate(op.results)]
+
+
+def join_lanes(m: Any, tile: Any) -> Any:
+    """Add what lanes hold for one element."""
+    registers = list(tile.registers)
+    for bit in [i for i, basis in enumerate(tile.layout.lane) if not any(basis)]:
+        registers = [m.add(x, m.shuffle_xor(x, 1 << bit)) for x in registers]
+    return m.tile(tile.layout, registers)
 
 
 def _elements(tiles: Sequence[Any]) -> list[Element]:

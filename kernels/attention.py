@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from matmul import padded
 from tiles import is_along
 
 import gristmill as gm
@@ -17,12 +18,14 @@ FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queri
 
 LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
 GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1}
-CONFIGS = [gm.Config(**LARGE), gm.Config(**GENERAL)]
+TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
+CONFIGS = [gm.Config(**TALL), gm.Config(**LARGE), gm.Config(**GENERAL)]
 
 
 def fits(D, HEAD, BLOCK_M):
     """Wide elements and wide heads have the tile for all calls."""
-    return (BLOCK_M == 64) | ((D.itemsize == 2) & (HEAD <= 128))
+    most = 64 if BLOCK_M == 192 else 128
+    return (BLOCK_M == 64) | ((D.itemsize == 2) & (most >= HEAD))
 
 
 def programs(batch, heads, queries, BLOCK_M):
@@ -59,7 +62,7 @@ def suits(
 
 def is_fastest(queries, BLOCK_M):
     """Whether a tile is full enough."""
-    return (BLOCK_M == 64) | (queries >= 64)
+    return (BLOCK_M == 64) | (queries >= gm.where(BLOCK_M == 192, 4096, 64))
 
 
 @gm.kernel(
@@ -110,15 +113,16 @@ def attention_forward(
     for tile in range(tl.program_id(0), batch * heads * height, tl.num_programs(0)):
         head, row = place_of(tile, batch * heads, height, near, causal)
         row *= BLOCK_M
-        rows = row + tl.arange(0, BLOCK_M)
+        steps = tl.arange(0, padded(BLOCK_M))
+        rows = row + steps
         i, j = head // heads, head % heads
         group = j // (heads // groups)
         low, high = seen(row, BLOCK_M, BLOCK_N, keys, shift, causal, window)
         first, last = limits(rows, keys, shift, causal, window)
-        x = q_blocks.load([i, j, row, 0]).reshape(BLOCK_M, HEAD)
-        most = tl.full((BLOCK_M,), -float("inf"), tl.float32)
-        total = tl.zeros((BLOCK_M,), tl.float32)
-        sums = tl.zeros((BLOCK_M, HEAD), tl.float32)
+        x = q_blocks.load([i, j, row, 0]).reshape(padded(BLOCK_M), HEAD)
+        most = tl.full((padded(BLOCK_M),), -float("inf"), tl.float32)
+        total = tl.zeros((padded(BLOCK_M),), tl.float32)
+        sums = tl.zeros((padded(BLOCK_M), HEAD), tl.float32)
         for start in range(low, high, BLOCK_N):
             columns = start + tl.arange(0, BLOCK_N)
             s = tl.dot(x, k_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD).T)
@@ -127,9 +131,11 @@ def attention_forward(
             total = total * fall + tl.sum(p, 1)
             sums *= fall[:, None]
             sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
-        tl.store(lse + head * queries + rows, (most + tl.log2(total)) / LOG2_E, mask=rows < queries)
+        tl.store(
+            lse + head * queries + rows, (most + tl.log2(total)) / LOG2_E, mask=(steps < BLOCK_M) & (rows < queries)
+        )
         sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
-        to.store([i, j, row, 0], sums.to(D).reshape(1, 1, BLOCK_M, HEAD))
+        to.store([i, j, row, 0], sums.to(D).reshape(1, 1, padded(BLOCK_M), HEAD))
 
 
 def weights(s, most, factor):

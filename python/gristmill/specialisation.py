@@ -12,7 +12,7 @@ from gristmill.positions import caller_position
 
 DEFAULT_NUM_WARPS = 4
 DEFAULT_NUM_STAGES = 1
-NUM_WARPS = (1, 2, 4, 8, 16, 32)
+NUM_WARPS = (1, 2, 4, 8, 12, 16, 32)  # 12: three warpgroups, of products of 192 rows
 NUM_STAGES = range(1, 9)
 BLOCKS_PER_SM = range(1, 9)
 

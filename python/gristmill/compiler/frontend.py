@@ -49,7 +49,8 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
         place = next(n for n in ast.walk(scope.source.tree) if isinstance(n, ast.Return) and n.value)
         position = scope.source.position(place)
         raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
-    function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
+    function = Function(specialisation.symbol(variant), block, 1 << (specialisation.num_warps - 1).bit_length())
+    function.absent_warps = function.num_warps - specialisation.num_warps
     function.num_stages, function.is_padded = specialisation.num_stages, builder.is_padded
     function.blocks_per_sm = specialisation.blocks_per_sm
     if variant.is_aligned:

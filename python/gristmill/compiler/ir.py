@@ -178,6 +178,7 @@ class Function:
     name: str
     body: Block
     num_warps: int = 4
+    absent_warps: int = 0  # of them, behind the last row of padded tiles: they are laid out, and not there
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     num_stages: int = 1  # of pipelined loops
     blocks_per_sm: int = 1  # that share a multiprocessor
@@ -219,7 +220,12 @@ class Function:
     @property
     def block_threads(self) -> int:
         """Threads of a block, producers included."""
-        return 32 * (self.num_warps + self.producer_warps)
+        return 32 * (self.present_warps + self.producer_warps)
+
+    @property
+    def present_warps(self) -> int:
+        """Those that run the program, without producers."""
+        return self.num_warps - self.absent_warps
 
     @property
     def threads(self) -> int:

@@ -55,7 +55,7 @@ def _passed(
     if is_regular:
         regular.run(function)
     # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
-    function.overflows = function.is_padded and target.kind == "cuda"
+    function.overflows = (function.is_padded or function.absent_warps > 0) and target.kind == "cuda"
     if not windows.keep(function):
         return function, {}
     if target.kind == "cuda":

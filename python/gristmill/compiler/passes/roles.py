@@ -58,8 +58,8 @@ MOST_HELD = 96  # sums and words of chained products
 MOST_PROMOTED = 64  # sums of a thread beside which others have room
 # Registers of a thread where two warpgroups consume: those that producers leave of their 168 are for sums. More for
 # consumers than that would wait for ever; fewer for producers that copy, and addresses spill.
-ALL_COPY, ALL_TELL = (104, 200), (24, 240)
-CONSUMER_WARPS = (4, 8)
+ALL_COPY, ALL_TELL = (104, 200), {8: (24, 240), 12: (32, 160)}
+CONSUMER_WARPS = (4, 8, 12)
 LEFT_BYTES = 20480  # for what consumers exchange
 LEAST_LEFT = 2048  # for what each warp has, and pipes
 BARRIER_BYTES = 256  # of pipes
@@ -70,7 +70,7 @@ LEAST_STAGES = 3  # two where the hardware copies
 def split(function: Function) -> bool:
     """Split the function if all its pipelined loops multiply by warpgroups; whether it was done."""
     plans = _plans(function)
-    if not plans or not function.has_groups or function.num_warps not in CONSUMER_WARPS:
+    if not plans or not function.has_groups or function.present_warps not in CONSUMER_WARPS:
         return False
     written = written_arguments(function.body, function)
     if written is None or written & _read_arguments(function):
@@ -104,8 +104,8 @@ def split(function: Function) -> bool:
         _consume_fixed(one, ring)
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
-    if producer.num_warps == PRODUCER_WARPS and function.num_warps == max(CONSUMER_WARPS):
-        function.registers = ALL_TELL if all(map(_is_told, plans)) else ALL_COPY
+    if producer.num_warps == PRODUCER_WARPS and function.present_warps in ALL_TELL:
+        function.registers = ALL_TELL[function.present_warps] if all(map(_is_told, plans)) else ALL_COPY
     function.layouts |= producer.layouts
     return True
 

@@ -30,6 +30,8 @@ def run(function: Function) -> None:
     placer.block(function.body)
     function.used_bytes = placer.used
     function.overflows |= placer.used > function.shared_bytes
+    if function.absent_warps:
+        function.overflows = function.producer is None or any(map(_is_exchanged, walk(function.body)))
 
 
 class _Notes(CudaMachine):
@@ -196,6 +198,11 @@ class _Placer:
             place = _lowest(size, taken, alignment)
         self.used = max(self.used, place.end)
         return place
+
+
+def _is_exchanged(statement: Statement) -> bool:
+    """Whether an op waits for other warps, which may be absent."""
+    return isinstance(statement, Op) and bool(statement.places) and not statement.row.is_window
 
 
 def _lowest(size: int, taken: Sequence[Place], alignment: int) -> Place:

@@ -37,6 +37,7 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
+MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
 # copy; more, and another tile is better if there is one.
 MOST_SUMS = 64
@@ -46,20 +47,22 @@ def run(function: Function) -> None:
     """Replace each product that a tensor core can compute."""
     if function.sm >= LOWEST_SM:
         _replace(function.body, definitions(function.body), function)
-        _share_before(function.body)
+        _share_before(function.body, function)
         _bring_forward(function.body)
         drop_unused(function)
 
 
-def _share_before(block: Block) -> None:
-    """Share what a loop does not change before it, once."""
+def _share_before(block: Block, function: Function) -> None:
+    """Share what a loop does not change before it, once, unless that takes much of the room."""
     statements: list[Statement] = []
     for statement in block.statements:
         for inner in statement.blocks:
-            _share_before(inner)
+            _share_before(inner, function)
         if isinstance(statement, For):
             own = {*statement.body.arguments, *(v for s in statement.body.statements for v in s.results)}
             fixed = [s for s in statement.body.statements if _is_share(s) and not own & set(s.operands)]
+            size = sum(s.results[0].type.elements * s.results[0].type.dtype.itemsize for s in fixed)
+            fixed = fixed if size * MOST_SHARED_BEFORE <= function.shared_bytes else []
             statement.body.statements[:] = [s for s in statement.body.statements if s not in fixed]
             statements += fixed
         statements.append(statement)
@@ -164,7 +167,7 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = by_groups and _is_held(op, made, function)
-    sharing = _Sharing(dtype, op, made, before, known)
+    sharing = _Sharing(dtype, op, made, before, known if by_groups else {})
     shared = [sharing.of(value) for value in op.operands[how["is_held"] : 2]]
     how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and _is_zero(op.operands[2], made)
     if how["is_held"]:

@@ -115,7 +115,9 @@ def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bo
     left, right = (used_shape(value, made) for value in product.operands[:2])
     is_whole = b.shape[1] <= MOST_COLUMNS and a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
     is_padded = right[1] != b.shape[1]
-    return left == a.shape and right[0] == b.shape[0] and (not is_padded or (is_whole and right[1] % 8 == 0))
+    rows = (a.shape[0], GROUP_ROWS * function.present_warps // GROUP_WARPS)
+    has_rows = left[0] in rows and left[1:] == a.shape[1:]
+    return has_rows and right[0] == b.shape[0] and (not is_padded or (is_whole and right[1] % 8 == 0))
 
 
 def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> bool:
@@ -267,7 +269,7 @@ def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     assert isinstance(dtype, Dtype) and isinstance(base.type.dtype, Pointer)
     codes = [[_code(v, function, made) or () for v in reversed(values)] for values in (shape, strides)]
     width = panel_bytes(block[-1] * dtype.itemsize)
-    is_by_groups = not op.results and block[-2] * GROUP_WARPS == GROUP_ROWS * function.num_warps
+    is_by_groups = not op.results and block[-2] * GROUP_WARPS == GROUP_ROWS * function.present_warps
     most = GROUP_ROWS if is_by_groups else MOST_ROWS  # what each warpgroup can store alone
     box = (width // dtype.itemsize, min(block[-2], most), *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name

@@ -24,7 +24,7 @@ from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.thread_parts import terms
 from gristmill.compiler.targets.threads import Bits, Held, InShared, Late, ThreadMachine
-from gristmill.compiler.tensor import Unit
+from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, Unit
 from gristmill.dtypes import Dtype, parse_dtype
 from gristmill.errors import Position, SimulationError
 from gristmill.language.float8 import is_float8
@@ -269,6 +269,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         for group in range(groups.rows * groups.columns):
             row = place[0] + group * groups.step * (groups.rows > 1)
             column = place[1] + group * groups.step * (groups.columns > 1)
+            if row >= op.attributes["block"][-2]:  # no such group is there
+                continue
             windows.store(self, op, window, buffer, row, column, first)
 
     def commit_stores(self) -> None:
@@ -309,7 +311,8 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
 
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
         columns, pairs = op.attributes["columns"], terms(a, b)
-        *small, large = (self._matrix(x, dtype=b.dtype) @ self._matrix(y, columns) for x, y in pairs)
+        rows = GROUP_ROWS * self.function.present_warps // GROUP_WARPS if self.function.absent_warps else None
+        *small, large = (self._matrix(x, (rows, None), b.dtype) @ self._matrix(y, (None, columns)) for x, y in pairs)
         product = np.where(np.isnan(sum(small)), 0, sum(small)) + large if small else large
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
@@ -323,12 +326,12 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
             self.shared_memory.end_products(op.attributes["pending"])
         return results
 
-    def _matrix(self, tile: Any, columns: int | None = None, dtype: Dtype | None = None) -> Any:
+    def _matrix(self, tile: Any, used: tuple[int | None, int | None], dtype: Dtype | None = None) -> Any:
         """A tile in shared memory, or of words of `dtype` in registers, as warpgroups multiply it, in f64."""
         if isinstance(tile, Held):
             words = [self._spread(x) for x in tile.registers]
             return tensor.matrix_of_words(tile.layout, words, dtype, self.index)
-        matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), columns)
+        matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), used)
         if is_float8(tile.dtype):
             matrix = convert(matrix, tile.dtype, dt.f32)
         return (tensor.cut_tf32(matrix) if tile.dtype == dt.f32 else matrix).astype(np.float64)

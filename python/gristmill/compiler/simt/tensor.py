@@ -124,13 +124,13 @@ def join(elements: Sequence[Any], dtype: Dtype) -> Any:
     return functools.reduce(np.bitwise_or, bits)
 
 
-def matrix_of(tile: Any, memory: Any, start: Any, columns: int | None = None) -> Any:
+def matrix_of(tile: Any, memory: Any, start: Any, used: tuple[int | None, int | None]) -> Any:
     """A tile in shared memory as a matrix, read by all threads of a warpgroup, each its part of the elements.
 
-    Of `columns` fewer than the tile has, the others are not read, and 0.
+    Of rows and columns `used`, which are fewer than the tile has, the others are not read, and 0; None: all.
     """
     rows, padded = tile.shape
-    elements = [r * padded + c for r in range(rows) for c in range(columns or padded)]
+    elements = [r * padded + c for r in range(used[0] or rows) for c in range(used[1] or padded)]
     positions = np.array(elements)
     places = np.array([tile.arrangement.offset(position) for position in elements])
     threads = memory.memory.threads

@@ -172,7 +172,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         return self.cast(result, dtype) if dtype != dt.i32 else result
 
     def _shifted(self, index: V, mask: int, shift: int) -> V:
-        warps = self.num_warps + self.function.producer_warps
+        warps = self.function.present_warps + self.function.producer_warps
         counts = {self.lane: 32, self.warp: warps, self.rank: self.num_blocks}
         whole = (1 << (counts[index] - 1).bit_length()) - 1
         part = index if mask == whole else self.emit(f"and {self.typed(index)}, {mask}", dt.i32)
@@ -227,7 +227,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         if self.function.producer is not None:
             name = "llvm.nvvm.barrier.cta.sync.aligned.count"
             self.declarations.add(f"declare void @{name}(i32, i32)")
-            return self.say(f"call void @{name}(i32 {cuda_roles.CONSUMERS}, i32 {32 * self.num_warps})")
+            return self.say(f"call void @{name}(i32 {cuda_roles.CONSUMERS}, i32 {32 * self.function.present_warps})")
         self.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
         self.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
 

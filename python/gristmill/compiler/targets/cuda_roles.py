@@ -46,7 +46,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
     m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
     labels = [m.new_label(name) for name in ("producers", "consumers", "done")]
-    first = m.constant(dt.i32, function.num_warps)
+    first = m.constant(dt.i32, function.present_warps)
     is_producer = m.compare(">=", m.uniform_warp(), first)
     m.say(f"br i1 {is_producer.text}, label %{labels[0]}, label %{labels[1]}")
     for i, (program, change) in enumerate(((function.producer, "dec"), (function.body, "inc"))):
@@ -68,7 +68,7 @@ def let_start(m: Any) -> None:
 
 def begin(m: Any, pipe: Any) -> Any:
     """Make a pipe's barriers ready, and a state for each role."""
-    readers = m.num_warps + m.function.producer_warps * pipe.has_tickets
+    readers = m.function.present_warps + m.function.producer_warps * pipe.has_tickets
     counts = (32 * m.function.producer_warps * pipe.has_copies + (pipe.has_windows or pipe.has_tickets), readers)
     thread = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in range(5)], (), dt.i32)
     for i in range(2 * pipe.stages):
@@ -161,7 +161,7 @@ def is_first_producer(m: Any) -> V:
     is_first_lane = m.is_thread(range(5), (), ())
     if m.function.producer_warps == 1:
         return is_first_lane
-    return m.bit_and(is_first_lane, _is(m, m.uniform_warp(), m.function.num_warps))
+    return m.bit_and(is_first_lane, _is(m, m.uniform_warp(), m.function.present_warps))
 
 
 def publish(m: Any, pipe: Any) -> None:

@@ -41,7 +41,7 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
         write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
         m.show_tensor_cores()
         barrier()
-        share = (used[0] // groups.rows, min(columns, used[1] - chunk * columns) // groups.columns)
+        share = (groups.step if groups.rows > 1 else used[0], min(columns, used[1] - chunk * columns) // groups.columns)
         for row, column in tensor_map.boxes(*share):
             m.store_box(op, window, buffer, (row, column), chunk * columns, groups)
         m.commit_stores()

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from matmul import padded
-from tiles import is_along
+from tiles import is_along, padded
 
 import gristmill as gm
 import gristmill.language as tl

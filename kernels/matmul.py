@@ -2,7 +2,7 @@
 
 import math
 
-from tiles import summed_in
+from tiles import padded, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -279,11 +279,6 @@ def product(left, right, row, column, depth, ROWS, COLUMNS, STEP, dtype, LEFT_TU
 def is_swapped(rows):
     """Whether tiles of so many rows are computed as transposes."""
     return rows == 16 or rows == 144
-
-
-def padded(size):
-    """The power of two that holds a tile's columns."""
-    return 256 if size > 128 else size
 
 
 def scattered(a, b, out, places, m, n, depth, ROWS, COLUMNS, dtype, PRECISION):

@@ -49,6 +49,11 @@ def summed_in(dtype):
     return tl.float64 if dtype == tl.float64 else tl.float32
 
 
+def padded(size):
+    """The power of two that holds a tile's rows or columns."""
+    return 256 if size > 128 else size
+
+
 def store_tile(p, row, column, m, n, stride, tile):
     """Write what is inside of a matrix of m rows and n columns, through pointers."""
     rows, columns = row + tl.arange(0, tile.shape[0]), column + tl.arange(0, tile.shape[1])

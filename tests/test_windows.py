@@ -300,10 +300,6 @@ USES = {  # of blocks of an array [64, 128] and another [128, 64], and what they
         lambda a, b: a @ b + a[:, :64] + a[:, 64:],
     ),
     "computed": (STEP + PLAIN.replace("start]),", "start]) * 2,"), lambda a, b: 2 * a @ b),
-    "read before the loop": (
-        "x = left.load([0, 64])\n    " + STEP + "acc = tl.dot(x, right.load([start, 0]), acc)",
-        lambda a, b: a[:, 64:] @ (b[:64] + b[64:]),
-    ),
     "read behind the loop": (STEP + PLAIN + "\n    more += right.load([64, 0])", lambda a, b: a @ b + b[64:]),
     "without a loop": ("acc = tl.dot(left.load([0, 64]), right.load([64, 0]))", lambda a, b: a[:, 64:] @ b[64:]),
     "unrolled": ("for i in tl.static_range(2):\n        start = i * 64\n        " + PLAIN, np.matmul),

@@ -70,6 +70,7 @@ class Stub:
             "cuLaunchKernelEx",
             "cuPointerGetAttribute",
             "cuTensorMapEncodeTiled",
+            "cuMemAlloc",
         ):
             self.fail(function, 0)
 

@@ -6,9 +6,9 @@ import struct
 
 import numpy as np
 import pytest
-from fakes import ADDRESS, CudaArray, Stub
+from fakes import ADDRESS, Stub
 from test_repeat import ALL, OTHER, Tensors, settle
-from test_tensor_maps import B, OWN, F16, Map, Y, arrays, full, maps_of
+from test_tensor_maps import F16, OWN, B, Map, Y, arrays, full, maps_of
 
 COUNTER_BYTES = 128  # in a cache line of its own
 PER_THREAD = 2  # the stream that each thread has of its own

@@ -24,7 +24,8 @@ cuda::Result launch_once(const Launch& launch, cuda::GpuDevice& device, const Ge
                          cuda::Function function) {
     std::uintptr_t counter = 0;
     if (geometry.draws) {
-        counter = ticket_counter(device, launch.config.stream);
+        const cuda::Result code = find_counter(device, launch.config.stream, counter);
+        if (code != cuda::success) return code;
         launch.parameters[launch.place.kernel.parameters.size() + geometry.maps.size()] = &counter;
     }
     const cuda::ContextScope scope(device);

@@ -5,8 +5,6 @@
 #include <thread>
 #include <utility>
 
-#include "error.hpp"
-
 namespace gristmill {
 
 namespace {
@@ -23,29 +21,34 @@ std::mutex counters_mutex;
 std::map<int, Counters> counters_of_device;
 
 // Zeros, whatever is captured meanwhile: they are written on a stream of their own.
-std::uintptr_t make_counters(const cuda::GpuDevice& device) {
+cuda::Result clear(const cuda::Api& api, std::uintptr_t memory) {
+    cuda::Stream stream = nullptr;
+    constexpr unsigned non_blocking = 1;
+    if (const cuda::Result made = api.cuStreamCreate(&stream, non_blocking); made != cuda::success) return made;
+    const cuda::Result written = api.cuMemsetD8Async(memory, 0, chunk_bytes, stream);
+    const cuda::Result waited = api.cuStreamSynchronize(stream);
+    api.cuStreamDestroy(stream);
+    return written != cuda::success ? written : waited;
+}
+
+cuda::Result make_chunk(const cuda::GpuDevice& device, Counters& counters) {
     const cuda::Api& api = device.api();
     const cuda::ContextScope scope(device);
     const cuda::RelaxedCapture relaxed(api);
     std::uintptr_t memory = 0;
-    cuda::Stream stream = nullptr;
-    constexpr unsigned non_blocking = 1;
-    cuda::check(api, api.cuMemAlloc(&memory, chunk_bytes), "allocating counters for programs that take turns");
-    cuda::check(api, api.cuStreamCreate(&stream, non_blocking), "making a stream");
-    const cuda::Result written = api.cuMemsetD8Async(memory, 0, chunk_bytes, stream);
-    const cuda::Result waited = api.cuStreamSynchronize(stream);
-    api.cuStreamDestroy(stream);
-    cuda::check(api, written, "clearing counters");
-    cuda::check(api, waited, "clearing counters");
-    return memory;
+    if (const cuda::Result made = api.cuMemAlloc(&memory, chunk_bytes); made != cuda::success) return made;
+    const cuda::Result cleared = clear(api, memory);
+    if (cleared == cuda::success)
+        counters.next = memory, counters.end = memory + chunk_bytes;
+    else
+        api.cuMemFree(memory);
+    return cleared;
 }
 
-std::uintptr_t fresh_counter(Counters& counters, const cuda::GpuDevice& device) {
-    if (counters.next == counters.end) {
-        counters.next = make_counters(device);
-        counters.end = counters.next + chunk_bytes;
-    }
-    return std::exchange(counters.next, counters.next + counter_bytes);
+cuda::Result take_fresh(const cuda::GpuDevice& device, Counters& counters, std::uintptr_t& counter) {
+    const cuda::Result code = counters.next == counters.end ? make_chunk(device, counters) : cuda::success;
+    if (code == cuda::success) counter = std::exchange(counters.next, counters.next + counter_bytes);
+    return code;
 }
 
 bool is_captured_on(const cuda::GpuDevice& device, cuda::Stream stream) {
@@ -57,15 +60,16 @@ bool is_captured_on(const cuda::GpuDevice& device, cuda::Stream stream) {
 
 }  // namespace
 
-std::uintptr_t ticket_counter(cuda::GpuDevice& device, cuda::Stream stream) {
+cuda::Result find_counter(const cuda::GpuDevice& device, cuda::Stream stream, std::uintptr_t& counter) {
     const bool is_captured = is_captured_on(device, stream);
     const auto thread = stream == per_thread_stream ? std::this_thread::get_id() : std::thread::id();
     const std::lock_guard lock(counters_mutex);
     Counters& counters = counters_of_device[device.ordinal()];
-    if (is_captured) return fresh_counter(counters, device);
-    const auto [place, is_new] = counters.of_stream.try_emplace({stream, thread}, 0);
-    if (place->second == 0) place->second = fresh_counter(counters, device);
-    return place->second;
+    if (is_captured) return take_fresh(device, counters, counter);
+    std::uintptr_t& known = counters.of_stream[{stream, thread}];
+    const cuda::Result code = known == 0 ? take_fresh(device, counters, known) : cuda::success;
+    counter = known;
+    return code;
 }
 
 void forget_tickets(int device) {

@@ -73,6 +73,7 @@ def cuda_artifact(specialisation, variant, target, body, maps):
     code = PTX.format(version=version / 10, target=target, symbol=symbol, body=body).encode()
     divisibility, tensor_maps = ({"n": 4}, maps) if variant.is_aligned else ({}, ())
     more = {"ptx_version": version, "ctas": 2 if target == "sm_90a" else 1, "tensor_maps": tensor_maps}
+    more["draws"] = variant.is_aligned and target == "sm_90a"
     return artifact(symbol, code, divisibility, **more)
 
 
@@ -81,7 +82,7 @@ def host_artifact(specialisation, variant, target):
     return artifact(symbol, host_object(symbol))
 
 
-def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1, tensor_maps=()):
+def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1, tensor_maps=(), draws=False):
     return SimpleNamespace(
         symbol=symbol,
         code=code,
@@ -93,6 +94,7 @@ def artifact(symbol, code, divisibility=None, ptx_version=None, ctas=1, tensor_m
         divisibility=divisibility or {},
         ptx_version=ptx_version,
         tensor_maps=tensor_maps,
+        draws=draws,
     )
 
 
@@ -189,7 +191,7 @@ def compile_wide(kernel, specialisation, target):
 
 def compile_mapped(kernel, specialisation, target):
     """Take more tensor maps than a launch has room for."""
-    return compile_fake(kernel, specialisation, target, maps=(MAP,) * (5 if is_culprit(specialisation, target) else 4))
+    return compile_fake(kernel, specialisation, target, maps=(MAP,) * (9 if is_culprit(specialisation, target) else 8))
 
 
 def compile_chatty(kernel, specialisation, target):

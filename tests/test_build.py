@@ -106,9 +106,28 @@ def test_more_tensor_maps_than_a_launch_has_room_for_are_an_error(tmp_path):
     with pytest.raises(BuildError) as caught:
         build(tmp_path, "compile_mapped")
     text = str(caught.value)
-    assert text.startswith("kernels/gelu.py:13:5: error: `gelu_backward__f16__256` for sm_90a: its code takes 5 tensor")
-    assert "a launch has room for 4" in text
-    assert text.endswith("  fix: split the kernel, so that each part copies tiles of at most 4 arrays")
+    assert text.startswith("kernels/gelu.py:13:5: error: `gelu_backward__f16__256` for sm_90a: its code takes 9 tensor")
+    assert "a launch has room for 8" in text
+    assert text.endswith("  fix: split the kernel, so that each part copies tiles of at most 8 arrays")
+
+
+@pytest.mark.parametrize("count", [65, 96, 97])
+def test_more_parameters_than_a_launch_has_room_for_are_an_error(tmp_path, count):
+    settings = settings_for(tmp_path)
+    parameters = "".join(f", p{i}: gm.f32" for i in range(count - 2))
+    text = "import gristmill as gm\n\n@gm.kernel(B=[64], grid=1)\ndef long("
+    text += f"x: gm.ptr[gm.f32], y: gm.ptr[gm.f32]{parameters}, B: gm.constexpr):\n    pass\n"
+    settings.sources[0].write_text(text)
+    if count <= 96:
+        build_module(settings, compiler="build_fakes:compile_fake", cache=Cache(None))
+        assert f'"p{count - 3}"' in (settings.out / "tables.cpp").read_text()
+        return
+    with pytest.raises(BuildError) as caught:
+        build_module(settings, compiler="build_fakes:compile_fake", cache=Cache(None))
+    text = str(caught.value)
+    assert text.startswith("kernels/gelu.py:4:5: error: `long` has 97 parameters, a launch has room for 96\n")
+    assert "  fix: split the kernel, or pass several numbers in one array" in text
+    assert not list(settings.out.glob("tables.cpp"))
 
 
 @needs_ptxas

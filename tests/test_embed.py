@@ -15,7 +15,7 @@ from build_fakes import write_project
 from gristmill.build.cache import Cache
 from gristmill.build.code import Code
 from gristmill.build.embed import IMAGES_CPP, Spans, Stream, TablesWriter, archive, pack_images, pack_stream, quote
-from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, ImageRow, Manifest, unify_symbols
+from gristmill.build.manifest import MOST_MAP_AXES, MOST_MAPS, MOST_PARAMETERS, ImageRow, Manifest, unify_symbols
 from gristmill.build.plain import unpack_images
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings
@@ -93,14 +93,20 @@ def test_a_specialisation_is_paired_with_its_backward(read):
 
 @needs_compiler
 def test_entries_have_one_symbol_for_all_targets(read):
-    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1,0,\d 128,16,2,0,\d host", read)
+    entries = re.findall(r"entry gelu_forward__f32__256__(\w+) geometry 128,16,1,0,\d,\d 128,16,2,0,\d,\d host", read)
     assert entries == ["a32", "g32", "g64"]
 
 
 @needs_compiler
 def test_only_aligned_code_of_one_target_takes_maps(read):
-    counts = set(re.findall(r"entry \w+__(\w+) geometry \d+,\d+,\d+,\d+,(\d) \d+,\d+,\d+,\d+,(\d) host", read))
+    counts = set(re.findall(r"entry \w+__(\w+) geometry [\d,]+,(\d) [\d,]+,(\d) host", read))
     assert counts == {("a32", "0", "1"), ("g32", "0", "0"), ("g64", "0", "0")}
+
+
+@needs_compiler
+def test_code_that_draws_tiles_says_so(read):
+    drawing = set(re.findall(r"entry \w+__(\w+) geometry [\d,]+,(\d),\d [\d,]+,(\d),\d host", read))
+    assert drawing == {("a32", "0", "1"), ("g32", "0", "0"), ("g64", "0", "0")}
 
 
 @needs_compiler
@@ -109,7 +115,8 @@ def test_a_map_is_that_of_the_compiler(read):
     assert read.count("map of") == read.count(line) == 8
 
 
-def test_the_launcher_has_room_for_all_maps():
+def test_the_launcher_has_room_for_all_parameters_and_maps():
+    assert f"most_parameters = {MOST_PARAMETERS};" in (LAUNCHER / "view.hpp").read_text()
     assert f"most_maps = {MOST_MAPS}, most_map_axes = {MOST_MAP_AXES};" in (LAUNCHER / "tables.hpp").read_text()
 
 

@@ -300,10 +300,6 @@ USES = {  # of blocks of an array [64, 128] and another [128, 64], and what they
         lambda a, b: a @ b + a[:, :64] + a[:, 64:],
     ),
     "computed": (STEP + PLAIN.replace("start]),", "start]) * 2,"), lambda a, b: 2 * a @ b),
-    "read before the loop": (
-        "x = left.load([0, 64])\n    " + STEP + "acc = tl.dot(x, right.load([start, 0]), acc)",
-        lambda a, b: a[:, 64:] @ (b[:64] + b[64:]),
-    ),
     "read behind the loop": (STEP + PLAIN + "\n    more += right.load([64, 0])", lambda a, b: a @ b + b[64:]),
     "without a loop": ("acc = tl.dot(left.load([0, 64]), right.load([64, 0]))", lambda a, b: a[:, 64:] @ b[64:]),
     "unrolled": ("for i in tl.static_range(2):\n        start = i * 64\n        " + PLAIN, np.matmul),
@@ -330,6 +326,18 @@ def test_blocks_that_are_not_for_a_loops_products_alone_are_read_through_pointer
 
 
 @on_each
+def test_a_block_that_is_read_before_the_loop_is_copied_once(run):
+    kernel = kernel_of(
+        USED.format(lines="x = left.load([0, 64])\n    " + STEP + "acc = tl.dot(x, right.load([start, 0]), acc)")
+    )
+    assert [m.parameter for m in prepared(kernel).maps] == ["a", "b"]
+    a, b, c = integers(64, 128), integers(128, 64, seed=1), np.full((64, 64), 7, "f4")
+    copied = run(kernel, None, a, b, c)
+    same(c, wide(a[:, 64:]) @ wide(b[:64] + b[64:]))
+    assert run is not run_windows or copied == {"a", "b"}
+
+
+@on_each
 def test_what_the_kernel_writes_is_read_through_pointers(run):
     lines = STEP + PLAIN + f"\n    tl.debug_barrier()\n    tl.store(a + {SQUARE}, acc.to(tl.float16))"
     kernel = kernel_of(USED.format(lines=lines))
@@ -349,23 +357,6 @@ def test_a_block_may_be_for_two_products(run):
     )
     c, want, _ = run_several(run, lines, lambda a, b, d, e, f: (a @ b, a @ e.T))
     same(c, want)
-
-
-@on_each
-def test_five_arrays_are_more_than_a_launch_has_maps_for(run):
-    lines = (
-        "third = first\n    " + LOOP + "first = tl.dot(of_a.load([0, i]), of_b.load([i, 0]), first)\n"
-        "        second = tl.dot(of_e.load([0, i]), of_d.load([i, 0]), second)\n"
-        "        third = tl.dot(of_f.load([8, i]), of_b.load([i, 8]), third)\n"
-        "    second += third * 4096.0"
-    )
-    assert len(prepared(kernel_of(SEVERAL.format(lines=lines.replace("of_f.", "of_e.")))).maps) == 4
-    assert prepared(kernel_of(SEVERAL.format(lines=lines))).maps == []
-    c, want, copied = run_several(
-        run, lines, lambda a, b, d, e, f: (a @ b, e @ d + 4096 * np.pad(f[8:] @ b[:, 8:], (0, 8)))
-    )
-    same(c, want)
-    assert run is not run_windows or copied == set()
 
 
 # ---- what is told ----------------------------------------------------------------------------------------------------

@@ -10,8 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "errors.hpp"
 #include "maps.hpp"
 #include "memory.hpp"
+#include "streams.hpp"
 
 namespace {
 
@@ -58,7 +60,7 @@ struct State {
     std::map<std::string, FakeKernel> kernels;
     std::vector<FakeLibrary*> libraries;
     int capture_mode = 0;
-    int is_capturing = 0;
+    FakeStreams streams;
     int pointer_device = 0;
     FakeMemory memory;
     std::map<std::string, double> microseconds;  // entry -> what a launch takes
@@ -107,23 +109,6 @@ std::string parameters_text(const std::string& entry, void** parameters) {
 int initialise(unsigned) {
     record("init");
     return failure("cuInit");
-}
-
-int get_error_name(int code, const char** text) {
-    static const std::map<int, const char*> names{
-        {1, "CUDA_ERROR_INVALID_VALUE"},     {3, "CUDA_ERROR_NOT_INITIALIZED"},
-        {400, "CUDA_ERROR_INVALID_HANDLE"},
-        {100, "CUDA_ERROR_NO_DEVICE"},       {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
-        {218, "CUDA_ERROR_INVALID_PTX"},     {222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION"},
-        {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {709, "CUDA_ERROR_CONTEXT_IS_DESTROYED"}};
-    const auto found = names.find(code);
-    *text = found == names.end() ? nullptr : found->second;
-    return found == names.end();
-}
-
-int get_error_string(int, const char** text) {
-    *text = "said the stub";
-    return 0;
 }
 
 int device_get_count(int* count) {
@@ -285,15 +270,23 @@ int exchange_capture_mode(int* mode) {
     return 0;
 }
 
-int stream_is_capturing(void*, int* is_capturing) {
-    *is_capturing = state().is_capturing;
+int stream_is_capturing(void* stream, int* is_capturing) {
+    *is_capturing = state().streams.is_captured(stream);
     return 0;
 }
 
-int stream_synchronize(void*) {
+int stream_synchronize(void* stream) {
     record("synchronise");
-    return failure("cuStreamSynchronize");
+    return state().streams.is_captured(stream) ? 900 : failure("cuStreamSynchronize");
 }
+
+int stream_create(void** stream, unsigned) {
+    const int code = current_device() < 0 ? 201 : failure("cuStreamCreate");
+    if (!code) *stream = state().streams.create();
+    return code;
+}
+
+int stream_destroy(void* stream) { return state().streams.destroy(stream); }
 
 int event_create(double** event, unsigned) {
     *event = &state().events.emplace_back(0);
@@ -324,15 +317,17 @@ int event_elapsed(float* milliseconds, const double* begin, const double* end) {
 }
 
 int memory_allocate(std::uintptr_t* address, std::size_t bytes) {
-    const int code = failure("cuMemAlloc");
+    constexpr int relaxed = 2;
+    if (current_device() >= 0 && state().is_destroyed[current_device()]) return 709;
+    const int code = state().streams.is_capturing() && state().capture_mode != relaxed ? 900 : failure("cuMemAlloc");
     if (!code) *address = state().memory.allocate(bytes);
     return code;
 }
 
 int memory_free(std::uintptr_t address) { return state().memory.free(address); }
 
-int memory_set(std::uintptr_t address, unsigned char value, std::size_t bytes, void*) {
-    return state().memory.set(address, value, bytes);
+int memory_set(std::uintptr_t address, unsigned char value, std::size_t bytes, void* stream) {
+    return state().streams.is_captured(stream) ? 0 : state().memory.set(address, value, bytes);
 }
 
 int memory_copy(std::uintptr_t to, std::uintptr_t from, std::size_t bytes, void*) {
@@ -417,6 +412,8 @@ const Symbol symbols[] = {
     {"cuThreadExchangeStreamCaptureMode", address(exchange_capture_mode), 10010},
     {"cuStreamIsCapturing", address(stream_is_capturing), 10000},
     {"cuStreamSynchronize", address(stream_synchronize), 2000},
+    {"cuStreamCreate", address(stream_create), 2000},
+    {"cuStreamDestroy", address(stream_destroy), 4000},
     {"cuMemPoolCreate", address(pool_create), 11020},
     {"cuMemPoolSetAttribute", address(pool_set_attribute), 11020},
     {"cuMemAllocFromPoolAsync", address(allocate), 11020},
@@ -462,7 +459,7 @@ void stub_set_device(int count, int major, int minor) {
 
 void stub_set_driver_version(int version) { state().driver_version = version; }
 void stub_set_pointer_device(int device) { state().pointer_device = device; }
-void stub_set_capturing(int is_capturing) { state().is_capturing = is_capturing; }
+void stub_set_capturing(int is_capturing) { state().streams.set_capturing(is_capturing != 0); }
 void stub_set_logging(int is_logging) { state().is_logging = is_logging != 0; }
 
 // `times` 0: at every call until it is cleared with code 0.
@@ -484,8 +481,9 @@ void stub_set_parameters(const char* entry, const int* sizes, int count) {
 // What launches of an entry take by the events' clock; others take 1.
 void stub_set_microseconds(const char* entry, double microseconds) { state().microseconds[entry] = microseconds; }
 
-// How many allocations there are.
+// How many allocations there are, and streams that were made here.
 int stub_allocations() { return state().memory.count(); }
+int stub_streams() { return state().streams.count(); }
 
 void stub_push_context(int device) { state().contexts.push_back(&state().context_of_device[device]); }
 // Where somebody makes the context again, its handle is the same.

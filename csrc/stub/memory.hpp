@@ -26,6 +26,7 @@ class FakeMemory {
 public:
     std::uintptr_t allocate(std::size_t bytes) {
         const auto address = reinterpret_cast<std::uintptr_t>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+        std::memset(reinterpret_cast<void*>(address), 0xA5, bytes);  // what others have left
         sizes_[address] = bytes;
         return address;
     }

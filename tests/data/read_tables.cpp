@@ -28,7 +28,7 @@ static void print_entry(const Entry& entry) {
     if (!entry.symbol) return;
     std::printf("entry %s geometry", entry.symbol);
     for (const auto& g : entry.geometry)
-        std::printf(" %u,%u,%u,%d,%zu", g.threads, g.shared_bytes, g.ctas, g.waits, g.maps.size());
+        std::printf(" %u,%u,%u,%d,%d,%zu", g.threads, g.shared_bytes, g.ctas, g.waits, g.draws, g.maps.size());
     std::printf(" host %zu ptx", entry.host.size());
     for (auto image : entry.ptx) std::printf(" %d", image);
     std::printf("\n");

@@ -148,4 +148,13 @@ void program_ids(Parameters p, const std::int64_t* grid, std::int64_t begin, std
     }
 }
 
+// out[i] += number i, behind eight arrays.
+void full(Parameters p, const std::int64_t*, std::int64_t, std::int64_t) {
+    constexpr int arrays = 8, numbers = 87;
+    Reader reader(p);
+    for (int i = 0; i < arrays; ++i) reader.next<const void*>();
+    auto* out = reader.next<std::int64_t*>();
+    for (int i = 0; i < numbers; ++i) out[i] += reader.next<std::int32_t>();
+}
+
 }  // namespace fixture

@@ -25,5 +25,6 @@ void twice_slow(Parameters p, const std::int64_t* grid, std::int64_t begin, std:
 void twice_fast(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 void twice_wrong(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 void twice_flipped(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
+void full(Parameters p, const std::int64_t* grid, std::int64_t begin, std::int64_t end);
 
 }  // namespace fixture

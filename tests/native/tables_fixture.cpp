@@ -324,7 +324,7 @@ constexpr Code a_extents[] = {mapped_columns, mapped_rows}, a_strides[] = {mappe
 constexpr std::uint16_t a_box[] = {64, 128}, b_box[] = {16, 1};
 constexpr TensorMap mapped_maps[] = {{0, Dtype::f16, a_extents, a_strides, a_box, 128},
                                      {1, Dtype::u8, b_extents, b_strides, b_box, 0}};
-constexpr Geometry with_maps[] = {{128, 0, 1}, {128, 0, 1, true, mapped_maps}};
+constexpr Geometry with_maps[] = {{128, 0, 1}, {128, 0, 1, true, false, mapped_maps}};
 constexpr Parameter mapped_parameters[] = {pointer("a", 0, Dtype::f16, false, {}, true),
                                            pointer("b", -1, Dtype::u8, false),
                                            pointer("y", 0, Dtype::f16, true),
@@ -363,7 +363,7 @@ constexpr std::int64_t matrices_rows[] = {1, 2}, matrices_columns[] = {1, 3}, ma
                        worth[] = {0, 1000, 1, 2, 1, 3, 5, 12};
 constexpr Code matrices_extents[] = {matrices_columns, matrices_rows}, matrices_strides[] = {matrices_stride};
 constexpr TensorMap matrices_maps[] = {{0, Dtype::f16, matrices_extents, matrices_strides, a_box, 128}};
-constexpr Geometry with_a_map[] = {{128, 0, 1}, {128, 0, 1, true, matrices_maps}};
+constexpr Geometry with_a_map[] = {{128, 0, 1}, {128, 0, 1, true, false, matrices_maps}};
 constexpr Parameter matrices_parameters[] = {pointer("a", 0, Dtype::f16, false, {}, true),
                                              pointer("y", 0, Dtype::f16, true, {}, true),
                                              index("rows", K::shape, 0, 0),
@@ -386,6 +386,7 @@ constexpr Specialisation matrices_specialisations[] = {{"matrices__f16",
                                                          {"matrices_g64", four_warps, {}, both_ptx}},
                                                         -1}};
 #include "tuned_fixture.hpp"
+#include "drawn_fixture.hpp"
 
 constexpr Kernel kernels[] = {
     {"scale",
@@ -475,6 +476,8 @@ constexpr Kernel kernels[] = {
      matrices_specialisations, one_grid, {}, -1, both_cubins, {}, worth, {}, 0,
       matrices_names, matrices_key},
     twice_kernel,
+    drawn_kernel,
+    full_kernel,
 };
 
 #if defined(__x86_64__)

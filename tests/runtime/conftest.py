@@ -1,6 +1,7 @@
 """The launcher compiled with hand-written tables, and the fake driver under it: built once, kept by content."""
 
 import ctypes
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -48,8 +49,10 @@ def _build(folder: Path) -> None:
 def native_folder(request: pytest.FixtureRequest) -> Path:
     """The folder with the built module, the fake driver and the exchange library."""
     folder = Path(request.config.cache.mkdir("gristmill_native")) / _key()
-    if not (folder / "done").exists():
-        _build(folder)
+    with open(f"{folder}.lock", "w") as lock:  # workers of one run want it at once
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            _build(folder)
     return folder
 
 

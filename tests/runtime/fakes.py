@@ -56,6 +56,7 @@ class Stub:
     def __init__(self, library: ctypes.CDLL):
         self.library = library
         library.stub_log.restype = ctypes.c_char_p
+        self._kept = library.stub_allocations()
 
     def reset(self) -> None:
         self.library.stub_set_device(2, 9, 0)
@@ -70,6 +71,7 @@ class Stub:
             "cuLaunchKernelEx",
             "cuPointerGetAttribute",
             "cuTensorMapEncodeTiled",
+            "cuMemAlloc",
         ):
             self.fail(function, 0)
 
@@ -85,6 +87,11 @@ class Stub:
     def hide(self, function: str) -> None:
         """Be a driver without that function; before it is opened."""
         self.library.stub_hide(function.encode())
+
+    @property
+    def allocations(self) -> int:
+        """How many there are; of those that the launcher keeps, only what came since this was made."""
+        return self.library.stub_allocations() - self._kept
 
     @property
     def log(self) -> list[str]:

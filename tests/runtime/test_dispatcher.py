@@ -81,7 +81,7 @@ def test_dispatcher_looks_like_a_function(native):
         == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
     )
     assert native.__all__ == sorted(native.__all__)
-    assert len(native.__all__) == 13
+    assert len(native.__all__) == 15
     assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
     assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
 

@@ -204,7 +204,7 @@ def test_no_launch_sees_the_callers_memory_and_all_copies_are_freed(native, devi
     for name in ("slow", "fast", "wrong"):
         device.set_parameters(f"twice_{name}_a32", [8, 8, 4])
     trial = native.twice.trial(array(6100), array(6100, offset=2**30), stream=0x55)
-    assert device.library.stub_allocations() == 3
+    assert device.allocations == 3
     measure(trial, ONCE)
     pointers = {int.from_bytes(part, "little") for launch in device.launches for part in launch.parameters[:2]}
     assert len(pointers) == 2
@@ -212,7 +212,7 @@ def test_no_launch_sees_the_callers_memory_and_all_copies_are_freed(native, devi
     assert not any(ADDRESS <= pointer < ADDRESS + 2**40 for pointer in pointers)
     assert {launch.stream for launch in device.launches} == {0x55}
     del trial
-    assert device.library.stub_allocations() == 0
+    assert device.allocations == 0
 
 
 def test_warm_calls_come_after_another_one(native, device):
@@ -229,13 +229,13 @@ def test_what_is_served_by_padded_copies_is_tuned_on_such(native, device):
     trial = native.matrices.trial(a, y)
     assert trial.candidates == [("matrices__f16", "a32")]
     assert trial.key == [30, 65]
-    assert device.library.stub_allocations() == 4  # both with padded rows, a copy of each, and what fills the cache
+    assert device.allocations == 4  # both with padded rows, a copy of each, and what fills the cache
     measure(trial, ONCE)
     numbers = [int.from_bytes(part, "little") for part in device.launches[0].parameters[:6]]
     assert numbers[2:] == [30, 65, 128, 128]
     assert device.launches[0].maps[0].address == numbers[0] != ADDRESS
     del trial
-    assert device.library.stub_allocations() == 0
+    assert device.allocations == 0
 
 
 def test_what_a_device_cannot_do_is_said(native, device):
@@ -247,7 +247,7 @@ def test_what_a_device_cannot_do_is_said(native, device):
     device.library.stub_set_capturing(1)
     with pytest.raises(RuntimeError, match=r"(?s)twice: cannot be tuned in a capture.*fix: tune before"):
         native.twice.trial(x, y)
-    assert device.library.stub_allocations() == 0
+    assert device.allocations == 0
 
 
 def test_a_configuration_that_cannot_be_launched_is_noted(native, device):

@@ -28,6 +28,7 @@ Codes = Mapping[tuple[str, str], Sequence[Code]]
 
 NOT_BUILT = (0, 0, 0, 0, 0)  # the geometry of an entry that a target does not have
 MOST_MAPS, MOST_MAP_AXES = 8, 5  # for which the launcher has room (`csrc/tables.hpp`)
+MOST_PARAMETERS = 96  # of a kernel; the launcher's (`csrc/view.hpp`)
 MOST_THREADS = 1024  # of a block, on every device
 UNKNOWN = Usage(0, 0, 0)
 
@@ -370,6 +371,16 @@ def check_size(kernel: Kernel, specialisation: Specialisation, target: str, code
             thing = f"{count:,} {what}" + (" of shared memory" if what == "bytes" else "")
             message = f"`{specialisation.id}` for {target}: a block takes {thing}, the target has {most:,}"
             fix = "take fewer warps (`num_warps=`)" if what == "threads" else "take smaller blocks, and more programs"
+            raise BuildError(message, fix=fix, position=position_of(kernel))
+
+
+def check_parameters(kernels: Iterable[Kernel]) -> None:
+    """Raise BuildError at the name of a kernel that has more parameters than the launcher passes."""
+    for kernel in kernels:
+        count = len(kernel.parameters)
+        if count > MOST_PARAMETERS:
+            message = f"`{kernel.name}` has {count} parameters, a launch has room for {MOST_PARAMETERS}"
+            fix = "split the kernel, or pass several numbers in one array; constants (`gm.constexpr`) do not count"
             raise BuildError(message, fix=fix, position=position_of(kernel))
 
 

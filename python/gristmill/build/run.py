@@ -15,7 +15,7 @@ from gristmill.build.cache import Cache, delete_temporaries, make_key, write_if_
 from gristmill.build.code import Code, pack_codes, unpack_codes
 from gristmill.build.embed import Outputs, Stream, make_outputs, write_outputs
 from gristmill.build.enumerate import Job, enumerate_jobs
-from gristmill.build.manifest import Manifest, ManifestBuilder
+from gristmill.build.manifest import Manifest, ManifestBuilder, check_parameters
 from gristmill.build.progress import Progress
 from gristmill.build.ptxas import Assembled, strip_comments
 from gristmill.build.remote import IN_FLIGHT, RemotePool, load_executor
@@ -58,6 +58,7 @@ def build_module(settings: Settings, *, compiler: str = COMPILER, cache: Cache |
         raise BuildError(
             f"no kernels in {files}", fix="declare one with `@gm.kernel(...)`, or name other files in SOURCES"
         )
+    check_parameters(kernels)
     tuned = read_tables(settings.tuning, kernels)
     build = Build(settings, kernels, compiler, cache or Cache.from_environment())
     try:

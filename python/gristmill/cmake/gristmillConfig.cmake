@@ -276,7 +276,7 @@ endmacro()
 
 # Those parts of the launcher that know nothing of Python, and what stands in for the others.
 set(_gristmill_core check choose cpu device dispatch driver dtype error grid host image launch library padded run tensor_map
-  tuned variant view c/arguments c/library c/plain_images c/unlocked CACHE INTERNAL "")
+  tickets tuned variant view c/arguments c/library c/plain_images c/unlocked CACHE INTERNAL "")
 set(_gristmill_functions version count name error find launch preload CACHE INTERNAL "")
 
 macro(_gristmill_add_library)

@@ -50,6 +50,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
         position = scope.source.position(place)
         raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
     function = Function(specialisation.symbol(variant), block, specialisation.num_warps)
+    function.grid_axes = len(kernel.grid) or function.grid_axes
     function.num_stages, function.is_padded = specialisation.num_stages, builder.is_padded
     function.blocks_per_sm = specialisation.blocks_per_sm
     if variant.is_aligned:

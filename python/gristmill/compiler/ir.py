@@ -180,6 +180,7 @@ class Function:
     num_warps: int = 4
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     num_stages: int = 1  # of pipelined loops
+    grid_axes: int = 3  # along which there may be programs
     blocks_per_sm: int = 1  # that share a multiprocessor
     common: Block | None = None  # what producers and consumers share, where warps have roles
     producer: Block | None = None  # the program of warps that only copy; they come behind the others

@@ -113,8 +113,12 @@ def split(function: Function) -> bool:
 def _draw_tiles(function: Function, common: Block) -> None:
     """Let programs draw the tiles of their outermost loop where some take longer than others.
 
-    They do if how often an inner loop goes round follows from the number of the tile.
+    They do if how often an inner loop goes round follows from the number of the tile. One counter is for programs
+    along one axis.
     """
+    others = [s for s in walk(function.body) if isinstance(s, Op) and s.attributes.get("axis") and _is_of_grid(s)]
+    if function.grid_axes > 1 or others:
+        return
     made = definitions(function.body)
     for loop in [s for s in function.body.statements if isinstance(s, For)]:
         first, _, step = (made.get(v) for v in loop.operands[:3])
@@ -130,6 +134,10 @@ def _draw_tiles(function: Function, common: Block) -> None:
 def _sources_in(block: Block) -> Callable[[Value], Sequence[Value]]:
     links = sources(block)
     return lambda value: links.get(value, ())
+
+
+def _is_of_grid(op: Op) -> bool:
+    return op.name in ("program_id", "num_programs")
 
 
 def _is_op(statement: Statement | None, name: str) -> bool:

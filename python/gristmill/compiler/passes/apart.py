@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gristmill import symbolic
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, definitions, replace_below, uses
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.tensor import group_accumulator
@@ -55,14 +56,14 @@ def _sum_of(loop: For, place: int, argument: Value, rows: _Rows, counts: dict[Va
     made = rows.made
     initial, last = made.get(loop.operands[3 + place]), made.get(loop.body.yields[place])
     is_from_zero = isinstance(initial, Op) and not initial.operands and initial.attributes.get("value", 1) == 0
-    if not (is_from_zero and isinstance(last, Op) and last.name == "add" and counts.get(argument) == 1):
+    if not (is_from_zero and isinstance(last, Op) and last.row.expression == symbolic.Op.ADD and counts.get(argument) == 1):
         return None
     if counts.get(last.results[0]) != 1:
         return None
     for total, before in (last.operands, last.operands[::-1]):
         op, scaled = made.get(total), made.get(before)
-        is_sum = isinstance(op, Op) and op.name == "sum" and counts.get(total) == 1 and rows.are_reduced(op)
-        is_scaled = isinstance(scaled, Op) and scaled.name == "mul" and argument in scaled.operands
+        is_sum = isinstance(op, Op) and op.row.is_sum and counts.get(total) == 1 and rows.are_reduced(op)
+        is_scaled = isinstance(scaled, Op) and scaled.row.expression == symbolic.Op.MUL and argument in scaled.operands
         is_scaled = is_scaled and all(v is argument or rows.have_one(v, loop) for v in scaled.operands)  # type: ignore
         if is_sum and (before is argument or (is_scaled and counts.get(before) == 1)):
             return op  # type: ignore[return-value]

@@ -289,7 +289,7 @@ class _Fitter:
 
     def _is_moved(self, value: Value) -> bool:
         made = self.made.get(value)
-        return isinstance(made, Op) and made.name == "relayout"
+        return isinstance(made, Op) and made.row.is_relayout
 
     def _is_made_again(self, layout: Layout, value: Value, made: Op) -> bool:
         """Whether moving what the tile is made of costs less: addresses, and what follows from smaller tiles."""

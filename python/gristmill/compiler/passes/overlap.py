@@ -121,10 +121,10 @@ def _around(body: Block, last: Op) -> list[Op]:
     needed, found = set(last.operands[1:-1]), list[Op]()
     pipes: set[Value] = set()
     for op in reversed(body.statements[: body.statements.index(last)]):
-        if isinstance(op, Op) and needed & set(op.results) and op.name in ("turned", "slot", "take"):
+        if isinstance(op, Op) and needed & set(op.results) and (op.row.is_shared_view or op.row.waits_for_slot):
             found.insert(0, op)
             needed |= set(op.operands)
-            pipes |= set(op.operands) if op.name == "take" else set()
+            pipes |= set(op.operands) if op.row.waits_for_slot else set()
     behind = [s for s in body.statements[body.statements.index(last) + 1 :] if isinstance(s, Op)]
     freeing = [s for s in behind if _frees(s) and s.operands[0] in pipes]
     guards = {v for s in freeing for v in s.operands[1:]}
@@ -132,7 +132,7 @@ def _around(body: Block, last: Op) -> list[Op]:
 
 
 def _frees(statement: Statement) -> bool:
-    return isinstance(statement, Op) and statement.name in ("next_slot", "release")
+    return isinstance(statement, Op) and statement.row.frees_slot
 
 
 def _freeing(following: list[Statement]) -> list[Statement]:
@@ -228,7 +228,7 @@ def _open(block: Block) -> None:
 def _making_words(block: Block) -> set[Statement]:
     """What only makes words that the next step's product holds: they and what rounds them for nothing else."""
     made, counts = {v: s for s in block.statements for v in s.results}, uses(block)
-    words = [s for s in block.statements if isinstance(s, Op) and s.name == "words" and s.results[0] in block.yields]
+    words = [s for s in block.statements if isinstance(s, Op) and s.row.is_for_held and s.results[0] in block.yields]
     casts = [made[s.operands[0]] for s in words if s.operands[0] in made]
     return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast and counts[s.results[0]] == 1)}
 

@@ -46,7 +46,7 @@ def _block(block: Block, made: dict[Value, Statement], function: Function, is_lo
 
 def _branch(op: Op, made: dict[Value, Statement], function: Function) -> list[Statement] | None:
     """The branches that stand for a choice, one for each part of its mask; None if it is not worth them."""
-    if op.name != "where" or op.results[0].type.elements < LEAST * function.threads:
+    if not op.row.is_choice or op.results[0].type.elements < LEAST * function.threads:
         return None
     mask = made.get(op.operands[0])
     if isinstance(mask, Op) and mask.row.is_conjunction:

@@ -120,6 +120,10 @@ def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], d: gm.ptr[gm.f16], e: gm.ptr[gm.f16]
     of_d = tl.make_tensor_descriptor(d, [n, m], [m, 1], [32, 64])
     of_e = tl.make_tensor_descriptor(e, [m, n], [n, 1], [64, 32])
     of_f = tl.make_tensor_descriptor(f, [m, n], [n, 1], [64, 32])
+    of_g = tl.make_tensor_descriptor(a, [m, n], [n, 1], [64, 16])
+    of_h = tl.make_tensor_descriptor(b, [n, m], [m, 1], [16, 64])
+    of_i = tl.make_tensor_descriptor(e, [m, n], [n, 1], [64, 16])
+    of_j = tl.make_tensor_descriptor(d, [n, m], [m, 1], [16, 64])
     {lines}
     tl.store(c + SQUARE, first * 64.0 + second)
 """.replace("SQUARE", SQUARE)
@@ -300,10 +304,6 @@ USES = {  # of blocks of an array [64, 128] and another [128, 64], and what they
         lambda a, b: a @ b + a[:, :64] + a[:, 64:],
     ),
     "computed": (STEP + PLAIN.replace("start]),", "start]) * 2,"), lambda a, b: 2 * a @ b),
-    "read before the loop": (
-        "x = left.load([0, 64])\n    " + STEP + "acc = tl.dot(x, right.load([start, 0]), acc)",
-        lambda a, b: a[:, 64:] @ (b[:64] + b[64:]),
-    ),
     "read behind the loop": (STEP + PLAIN + "\n    more += right.load([64, 0])", lambda a, b: a @ b + b[64:]),
     "without a loop": ("acc = tl.dot(left.load([0, 64]), right.load([64, 0]))", lambda a, b: a[:, 64:] @ b[64:]),
     "unrolled": ("for i in tl.static_range(2):\n        start = i * 64\n        " + PLAIN, np.matmul),
@@ -352,17 +352,18 @@ def test_a_block_may_be_for_two_products(run):
 
 
 @on_each
-def test_five_arrays_are_more_than_a_launch_has_maps_for(run):
+def test_nine_kinds_of_blocks_are_more_than_a_launch_has_maps_for(run):
     lines = (
         "third = first\n    " + LOOP + "first = tl.dot(of_a.load([0, i]), of_b.load([i, 0]), first)\n"
         "        second = tl.dot(of_e.load([0, i]), of_d.load([i, 0]), second)\n"
         "        third = tl.dot(of_f.load([8, i]), of_b.load([i, 8]), third)\n"
-        "    second += third * 4096.0"
+        "    second += third * 4096.0\n    " + LOOP.replace("32", "16") + "first = tl.dot(of_g.load([0, i]), "
+        "of_h.load([i, 0]), first)\n        second = tl.dot(of_i.load([0, i]), of_j.load([i, 0]), second)"
     )
-    assert len(prepared(kernel_of(SEVERAL.format(lines=lines.replace("of_f.", "of_e.")))).maps) == 4
+    assert len(prepared(kernel_of(SEVERAL.format(lines=lines.replace("of_f.", "of_e.")))).maps) == 8
     assert prepared(kernel_of(SEVERAL.format(lines=lines))).maps == []
     c, want, copied = run_several(
-        run, lines, lambda a, b, d, e, f: (a @ b, e @ d + 4096 * np.pad(f[8:] @ b[:, 8:], (0, 8)))
+        run, lines, lambda a, b, d, e, f: (2 * a @ b, 2 * e @ d + 4096 * np.pad(f[8:] @ b[:, 8:], (0, 8)))
     )
     same(c, want)
     assert run is not run_windows or copied == set()

@@ -56,7 +56,9 @@ def _sum_of(loop: For, place: int, argument: Value, rows: _Rows, counts: dict[Va
     made = rows.made
     initial, last = made.get(loop.operands[3 + place]), made.get(loop.body.yields[place])
     is_from_zero = isinstance(initial, Op) and not initial.operands and initial.attributes.get("value", 1) == 0
-    if not (is_from_zero and isinstance(last, Op) and last.row.expression == symbolic.Op.ADD and counts.get(argument) == 1):
+    if not (
+        is_from_zero and isinstance(last, Op) and last.row.expression == symbolic.Op.ADD and counts.get(argument) == 1
+    ):
         return None
     if counts.get(last.results[0]) != 1:
         return None

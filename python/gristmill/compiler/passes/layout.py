@@ -275,7 +275,9 @@ class _Fitter:
         if value not in self.layouts or self.layouts[value] == layout:
             return value
         made = self.made.get(value)
-        assert not (isinstance(made, Op) and made.attributes.get("is_apart")), "lanes hold parts: they lie where they are"
+        assert not (isinstance(made, Op) and made.attributes.get("is_apart")), (
+            "lanes hold parts: they lie where they are"
+        )
         result = Value(value.type, value.name)
         self.layouts[result] = layout
         if isinstance(made, Op) and self._is_made_again(layout, value, made):

@@ -357,7 +357,7 @@ def test_reduction_over_a_cluster_gives_every_thread_the_total(size, num_warps, 
 def assert_reduces(layout: Layout, axis: int) -> None:
     machine = Threads(layout)
     array = np.random.default_rng(0).integers(0, 1000, layout.shape)
-    op = SimpleNamespace(results=[machine.place(layout.slice(axis))])
+    op = SimpleNamespace(results=[machine.place(layout.slice(axis))], attributes={})
     (total,) = machine.reduce(op, [load(layout, array)], axis, lambda a, b: [machine.add(a[0], b[0])])
     if len(layout.shape) == 1:
         assert (total.each == array.sum()).all()

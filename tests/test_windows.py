@@ -120,6 +120,10 @@ def k(a: gm.ptr[gm.f16], b: gm.ptr[gm.f16], d: gm.ptr[gm.f16], e: gm.ptr[gm.f16]
     of_d = tl.make_tensor_descriptor(d, [n, m], [m, 1], [32, 64])
     of_e = tl.make_tensor_descriptor(e, [m, n], [n, 1], [64, 32])
     of_f = tl.make_tensor_descriptor(f, [m, n], [n, 1], [64, 32])
+    of_g = tl.make_tensor_descriptor(a, [m, n], [n, 1], [64, 16])
+    of_h = tl.make_tensor_descriptor(b, [n, m], [m, 1], [16, 64])
+    of_i = tl.make_tensor_descriptor(e, [m, n], [n, 1], [64, 16])
+    of_j = tl.make_tensor_descriptor(d, [n, m], [m, 1], [16, 64])
     {lines}
     tl.store(c + SQUARE, first * 64.0 + second)
 """.replace("SQUARE", SQUARE)

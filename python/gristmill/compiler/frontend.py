@@ -51,6 +51,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
         raise KernelError("a kernel returns nothing", fix="store the result to a pointer", position=position)
     function = Function(specialisation.symbol(variant), block, 1 << (specialisation.num_warps - 1).bit_length())
     function.absent_warps = function.num_warps - specialisation.num_warps
+    function.grid_axes = len(kernel.grid) or function.grid_axes
     function.num_stages, function.is_padded = specialisation.num_stages, builder.is_padded
     function.blocks_per_sm = specialisation.blocks_per_sm
     if variant.is_aligned:

@@ -42,7 +42,11 @@ class OpRow:
     cores. `is_window`: it reads a block that the hardware may copy. `is_cast`: it is the same number in another dtype.
     `expression`: what it is among the words of a launcher's expressions. `anchor_layout(op, number of warps)`: the
     layout in which its result comes, and its last operand is needed. `goes_along_axis`: threads exchange what lies
-    along its attribute `axis`, and nothing else. `divides`: by its last operand.
+    along its attribute `axis`, and nothing else; `is_sum`: it adds that. `divides`: by its last operand. `is_choice`:
+    its first operand chooses between the others. `of_grid`: "program" for which program it is, "programs" for how many.
+    `is_relayout`: it is the same tile in another layout. `is_shared_view`: it names a tile that lies in shared memory;
+    `reads_shared`: it brings one to registers. `is_for_held`: it makes what a product takes from registers.
+    `waits_for_slot`, `frees_slot`: of a pipe, for those who read it.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
     """
@@ -68,7 +72,16 @@ class OpRow:
     is_window: bool = False
     is_cast: bool = False
     goes_along_axis: bool = False
+    is_sum: bool = False
     divides: bool = False
+    is_choice: bool = False
+    of_grid: str = ""
+    is_relayout: bool = False
+    is_shared_view: bool = False
+    reads_shared: bool = False
+    is_for_held: bool = False
+    waits_for_slot: bool = False
+    frees_slot: bool = False
     expression: symbolic.Op | None = None
     reference_function: Callable[..., Any] | None = None
     facts_function: Callable[..., Any] | None = None

@@ -416,7 +416,7 @@ eq = _comparison("eq", "==", np.equal)
 ne = _comparison("ne", "!=", np.not_equal)
 
 
-@op("selection")
+@op("selection", is_choice=True)
 def where(condition: Any, x: Any, y: Any) -> Value:
     """x where `condition` holds and y elsewhere; the three broadcast, x and y are brought to one dtype."""
     test = as_value(condition, "where()")

@@ -44,7 +44,7 @@ def _grid_axis(axis: Any, what: str) -> int:
     return axis
 
 
-@op("index", kind="tile", is_cheap=True)
+@op("index", kind="tile", is_cheap=True, of_grid="program")
 def program_id(axis: int) -> Value:
     """The program's own index along `axis` (0, 1 or 2) of the grid; i32, or i64 in images for large arrays."""
     return emit("program_id", Tile(_index_dtype[0]), axis=_grid_axis(axis, "program_id"))
@@ -63,7 +63,7 @@ def _(m: Any, op: Any) -> Any:
     return m.cast(m.program_id(op.attributes["axis"]), op.results[0].type.dtype)
 
 
-@op("index", kind="tile", is_cheap=True)
+@op("index", kind="tile", is_cheap=True, of_grid="programs")
 def num_programs(axis: int) -> Value:
     """The number of programs along `axis` (0, 1 or 2) of the grid."""
     return emit("num_programs", Tile(_index_dtype[0]), axis=_grid_axis(axis, "num_programs"))

@@ -15,7 +15,7 @@ from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator, in_
 from gristmill.language.types import as_value
 
 
-@op("internal", kind="tile")
+@op("internal", kind="tile", is_relayout=True)
 def relayout(input: Any) -> Value:
     """The same tile in another layout; inserted by the compiler, never written by authors."""
     x = as_value(input)
@@ -109,7 +109,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.join_lanes(x)
 
 
-@op("internal", kind="tile")
+@op("internal", kind="tile", reads_shared=True)
 def fetch(input: Any) -> Value:
     """A tile of one axis in registers that lies in shared memory."""
     x = as_value(input)
@@ -126,7 +126,7 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.fetch(op.results[0], x)
 
 
-@op("internal", kind="tile", lies_in_shared=True)
+@op("internal", kind="tile", lies_in_shared=True, is_shared_view=True)
 def turned(input: Any) -> Value:
     """The transpose of a tile in shared memory, where it lies."""
     x = as_value(input)
@@ -163,7 +163,7 @@ def _(m: Any, op: Any, a: Any, b: Any) -> Any:
     return m.parts(op, a, b)
 
 
-@op("internal", kind="tile")
+@op("internal", kind="tile", is_for_held=True)
 def words(input: Any) -> Value:
     """Halves as warpgroups take them from registers: two of a row that are side by side in a word."""
     x = as_value(input)

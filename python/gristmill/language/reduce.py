@@ -93,6 +93,7 @@ def _numpy_sum(x: Any, axis: int) -> Any:
 
 
 sum_ = _declare("sum", _sum, _numpy_sum, lambda m, a, b: m.add(a, b), lambda d: -0.0 if d.is_float else 0)
+sum_.is_sum = True
 
 
 def _lowest(dtype: dt.Dtype) -> float | int:

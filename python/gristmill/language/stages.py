@@ -65,7 +65,7 @@ def _(m: Any, op: Any) -> None:
     m.barrier()
 
 
-@op("internal", kind="tile", lies_in_shared=True)
+@op("internal", kind="tile", lies_in_shared=True, is_shared_view=True)
 def slot(ring: Any, index: Any) -> Value:
     """One of a ring's tiles, where it lies."""
     ring, index = as_value(ring), as_value(index)
@@ -95,7 +95,7 @@ def _(m: Any, op: Any) -> Any:
     return m.pipe(op)
 
 
-@op("internal", kind="tile", effect="act")
+@op("internal", kind="tile", effect="act", waits_for_slot=True)
 def take(pipe: Any) -> Value:
     """Wait until the consumers' slot is full; returns its number."""
     return emit("take", Tile(dt.i32), as_value(pipe))
@@ -106,7 +106,7 @@ def _(m: Any, op: Any, pipe: Any) -> Any:
     return m.take(pipe)
 
 
-@op("internal", kind="tile", effect="act")
+@op("internal", kind="tile", effect="act", frees_slot=True)
 def release(pipe: Any, guard: Any) -> None:
     """The slot before the consumers' is read, if `guard` holds."""
     emit_effect("release", as_value(pipe), as_value(guard))
@@ -117,7 +117,7 @@ def _(m: Any, op: Any, pipe: Any, guard: Any) -> None:
     m.release(pipe, guard)
 
 
-@op("internal", kind="tile", effect="act")
+@op("internal", kind="tile", effect="act", frees_slot=True)
 def next_slot(pipe: Any) -> None:
     """Go on to the consumers' next slot."""
     emit_effect("next_slot", as_value(pipe))

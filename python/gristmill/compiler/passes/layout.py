@@ -275,6 +275,9 @@ class _Fitter:
         if value not in self.layouts or self.layouts[value] == layout:
             return value
         made = self.made.get(value)
+        assert not (isinstance(made, Op) and made.attributes.get("is_apart")), (
+            "lanes hold parts: they lie where they are"
+        )
         result = Value(value.type, value.name)
         self.layouts[result] = layout
         if isinstance(made, Op) and self._is_made_again(layout, value, made):
@@ -288,7 +291,7 @@ class _Fitter:
 
     def _is_moved(self, value: Value) -> bool:
         made = self.made.get(value)
-        return isinstance(made, Op) and made.name == "relayout"
+        return isinstance(made, Op) and made.row.is_relayout
 
     def _is_made_again(self, layout: Layout, value: Value, made: Op) -> bool:
         """Whether moving what the tile is made of costs less: addresses, and what follows from smaller tiles."""

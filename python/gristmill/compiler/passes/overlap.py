@@ -25,6 +25,7 @@ from gristmill.compiler.ir import (
     clone_block,
     replace_below,
     used_below,
+    uses,
 )
 from gristmill.compiler.op import ROWS, Builder, building
 from gristmill.language import elementwise as ew
@@ -49,11 +50,9 @@ def _block(block: Block) -> None:
                 _open(statement.body)
             statements.append(statement)
             continue
-        count = 0
-        while count < len(left) and (_frees(left[count]) or not left[count].operands) and chain.is_inside:
-            count += 1
-        statements += _shifted(chain, left[:count])
-        del left[:count]
+        freeing = _freeing(left) if chain.is_inside else []
+        statements += _shifted(chain, freeing)
+        left = [s for s in left if s not in freeing]
     block.statements[:] = statements
 
 
@@ -122,10 +121,10 @@ def _around(body: Block, last: Op) -> list[Op]:
     needed, found = set(last.operands[1:-1]), list[Op]()
     pipes: set[Value] = set()
     for op in reversed(body.statements[: body.statements.index(last)]):
-        if isinstance(op, Op) and needed & set(op.results) and op.name in ("turned", "slot", "take"):
+        if isinstance(op, Op) and needed & set(op.results) and (op.row.is_shared_view or op.row.waits_for_slot):
             found.insert(0, op)
             needed |= set(op.operands)
-            pipes |= set(op.operands) if op.name == "take" else set()
+            pipes |= set(op.operands) if op.row.waits_for_slot else set()
     behind = [s for s in body.statements[body.statements.index(last) + 1 :] if isinstance(s, Op)]
     freeing = [s for s in behind if _frees(s) and s.operands[0] in pipes]
     guards = {v for s in freeing for v in s.operands[1:]}
@@ -133,7 +132,15 @@ def _around(body: Block, last: Op) -> list[Op]:
 
 
 def _frees(statement: Statement) -> bool:
-    return isinstance(statement, Op) and statement.name in ("next_slot", "release")
+    return isinstance(statement, Op) and statement.row.frees_slot
+
+
+def _freeing(following: list[Statement]) -> list[Statement]:
+    """What frees slots first thing behind a loop, and the constants that guard it; others stay where they are."""
+    count = next((i for i, s in enumerate(following) if not _frees(s) and s.operands), len(following))
+    freeing = [s for s in following[:count] if _frees(s)]
+    guards = {v for s in freeing for v in s.operands}
+    return [s for s in following[:count] if s in freeing or guards & set(s.results)]
 
 
 def _reached(body: Block, values: Sequence[Value]) -> set[Value]:
@@ -219,11 +226,11 @@ def _open(block: Block) -> None:
 
 
 def _making_words(block: Block) -> set[Statement]:
-    """What only makes words that the next step's product holds: they and what rounds them."""
-    made = {v: s for s in block.statements for v in s.results}
-    words = [s for s in block.statements if isinstance(s, Op) and s.name == "words" and s.results[0] in block.yields]
+    """What only makes words that the next step's product holds: they and what rounds them for nothing else."""
+    made, counts = {v: s for s in block.statements for v in s.results}, uses(block)
+    words = [s for s in block.statements if isinstance(s, Op) and s.row.is_for_held and s.results[0] in block.yields]
     casts = [made[s.operands[0]] for s in words if s.operands[0] in made]
-    return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast)}
+    return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast and counts[s.results[0]] == 1)}
 
 
 class _Opened:

@@ -167,13 +167,13 @@ def sink_small(block: Block, function: Function) -> None:
 
 def _is_sunk(op: Op, function: Function) -> bool:
     small = op.results and op.operands and max(v.type.elements for v in op.operands) <= function.threads
-    is_moved = op.row.is_elementwise or op.row.is_view or op.name == "fetch"
+    is_moved = op.row.is_elementwise or op.row.is_view or op.row.reads_shared
     return bool(small) and is_moved and not op.results[0].type.is_scalar
 
 
 def views_of(shared: set[Value], block: Block) -> set[Value]:
     """Tiles in shared memory, and their transposes below `block`."""
-    turned = [s for s in walk(block) if isinstance(s, Op) and s.name == "turned"]
+    turned = [s for s in walk(block) if isinstance(s, Op) and s.row.is_shared_view]
     return shared | {s.results[0] for s in turned if s.operands[0] in shared}
 
 

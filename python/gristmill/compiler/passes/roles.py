@@ -113,12 +113,15 @@ def split(function: Function) -> bool:
 def _draw_tiles(function: Function, common: Block) -> None:
     """Let programs draw the tiles of their outermost loop where some take longer than others.
 
-    They do if how often an inner loop goes round follows from the number of the tile.
+    They do if how often an inner loop goes round follows from the number of the tile. One counter is for programs
+    along one axis.
     """
+    if function.grid_axes > 1 or any(_is_of_other_axis(s) for s in walk(function.body)):
+        return
     made = definitions(function.body)
     for loop in [s for s in function.body.statements if isinstance(s, For)]:
         first, _, step = (made.get(v) for v in loop.operands[:3])
-        is_shared_out = _is_op(first, "program_id") and _is_op(step, "num_programs") and not loop.operands[3:]
+        is_shared_out = _is_of_grid(first, "program") and _is_of_grid(step, "programs") and not loop.operands[3:]
         bounds = {v for s in walk(loop.body) if isinstance(s, For) for v in s.operands[:2]}
         if is_shared_out and loop.body.arguments[0] in reached(bounds, _sources_in(loop.body)):
             loop.attributes["draws"] = True
@@ -132,8 +135,12 @@ def _sources_in(block: Block) -> Callable[[Value], Sequence[Value]]:
     return lambda value: links.get(value, ())
 
 
-def _is_op(statement: Statement | None, name: str) -> bool:
-    return isinstance(statement, Op) and statement.name == name and statement.attributes.get("axis", 0) == 0
+def _is_of_grid(statement: Statement | None, what: str) -> bool:
+    return isinstance(statement, Op) and statement.row.of_grid == what
+
+
+def _is_of_other_axis(statement: Statement) -> bool:
+    return isinstance(statement, Op) and bool(statement.row.of_grid and statement.attributes["axis"])
 
 
 def _shares_of_steps(plans: list[Plan]) -> list[Op]:
@@ -141,7 +148,7 @@ def _shares_of_steps(plans: list[Plan]) -> list[Op]:
     chains = [plan for plan in plans if _is_chain(plan)]
     copied = {share for plan in chains for _, share in plan.loads}
     statements = [s for plan in chains for s in plan.loop.body.statements if s not in copied]
-    return [s for s in statements if isinstance(s, Op) and s.name == "share"]
+    return [s for s in statements if isinstance(s, Op) and "is_turned" in s.attributes]
 
 
 def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, shares: list[Op]) -> None:

@@ -171,7 +171,7 @@ class _Placer:
                 known = before[len(places)] if before else None
                 places.append(
                     self._place(
-                        size, known, op.row.place_alignment, op.name == "share" and op.attributes.get("buffers", 1) > 1
+                        size, known, op.row.place_alignment, op.row.is_kept and op.attributes.get("buffers", 1) > 1
                     )
                 )
         if places:

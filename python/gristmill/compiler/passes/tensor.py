@@ -74,7 +74,7 @@ def _bring_forward(block: Block) -> None:
     for statement in block.statements:
         for inner in statement.blocks:
             _bring_forward(inner)
-    products = [s for s in block.statements if isinstance(s, Op) and s.name == "product"]
+    products = [s for s in block.statements if isinstance(s, Op) and s.row.anchor_layout]
     if not any(op.attributes["is_held"] for op in products):
         return
     made = {v: s for s in block.statements for v in s.results}

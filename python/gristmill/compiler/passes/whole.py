@@ -8,11 +8,16 @@ reduced in the branches, each of which is then one run of instructions with what
 
 from __future__ import annotations
 
+import functools
+
+from gristmill import symbolic
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, definitions, uses
 from gristmill.compiler.op import Builder, building
 from gristmill.language import bits
+from gristmill.language import elementwise as ew
 
 LEAST = 8  # elements of a thread that a branch is worth
+SUMS = (symbolic.Op.ADD, symbolic.Op.SUB)
 Ends = tuple[Value, Value]
 
 
@@ -30,7 +35,7 @@ def _block(block: Block, made: dict[Value, Statement], function: Function, is_lo
         found = _branch(statement, made, function) if is_loop and isinstance(statement, Op) else None
         if found:
             branches[statement.results[0]] = found[-1]  # type: ignore[assignment]
-        elif isinstance(statement, Op) and statement.row.goes_along_axis and statement.operands[0] in branches:
+        elif isinstance(statement, Op) and _is_reduced(statement) and statement.operands[0] in branches:
             _reduce_inside(branches[statement.operands[0]], statement)
             continue
         statements += found or [statement]
@@ -41,7 +46,7 @@ def _block(block: Block, made: dict[Value, Statement], function: Function, is_lo
 
 def _branch(op: Op, made: dict[Value, Statement], function: Function) -> list[Statement] | None:
     """The branches that stand for a choice, one for each part of its mask; None if it is not worth them."""
-    if op.name != "where" or op.results[0].type.elements < LEAST * function.threads:
+    if not op.row.is_choice or op.results[0].type.elements < LEAST * function.threads:
         return None
     mask = made.get(op.operands[0])
     if isinstance(mask, Op) and mask.row.is_conjunction:
@@ -62,20 +67,30 @@ def _branch(op: Op, made: dict[Value, Statement], function: Function) -> list[St
     return [*scalars.statements, If([holds], then, otherwise, op.results, {"is_whole": True}, op.position)]
 
 
+def _is_reduced(op: Op) -> bool:
+    """Whether it goes along an axis of one tile, by a function of its own."""
+    return op.row.goes_along_axis and len(op.operands) == 1 and not op.blocks
+
+
 def _reduce_inside(branch: If, op: Op) -> None:
     place = branch.results.index(op.operands[0])
     for block in branch.blocks:
         results = [Value(v.type, v.name) for v in op.results]
-        block.statements.append(Op(op.row, [block.yields[place]], dict(op.attributes), results, op.position, op.blocks))
+        block.statements.append(Op(op.row, [block.yields[place]], dict(op.attributes), results, op.position))
         block.yields += results
     branch.results += op.results
 
 
 class _Ends:
-    """Emits the least and the greatest element of integer tiles, as far as ops have rules for them."""
+    """Emits the least and the greatest element of integer tiles, as far as ops have rules for them.
+
+    Sums wrap. Elements are fewer than a dtype has numbers, so that ends are those of a tile that wraps in part if, and
+    only if, they are out of order.
+    """
 
     def __init__(self, made: dict[Value, Statement]):
         self.made = made
+        self.ordered: list[Value] = []  # whether ends are in order
 
     def of(self, value: Value) -> Ends | None:
         op = self.made.get(value)
@@ -87,8 +102,15 @@ class _Ends:
             return self.of(op.operands[0])
         if op.row.ends_function is None:
             return None
-        found = [self.of(v) for v in op.operands]
+        found = [self.of(v) if op.row.expression in SUMS else self.in_order(v) for v in op.operands]
         return None if None in found else op.row.ends_function(op, *found)
+
+    def in_order(self, value: Value) -> Ends | None:
+        """The ends of a tile that does not wrap in part."""
+        ends = self.of(value)
+        if ends is not None and ends[0] is not ends[1]:
+            self.ordered.append(ew.le(*ends))
+        return ends
 
     def holds(self, mask: Value) -> Value | None:
         """Whether the mask does everywhere, as far as that is seen from the ends of what it compares."""
@@ -104,12 +126,11 @@ class _Ends:
             return None if None in parts else bits.and_(*parts)
         if op.row.predicate not in ("<", "<=", ">", ">=") or not op.operands[0].type.dtype.is_int:
             return None
-        left, right = (self.of(v) for v in op.operands)
+        left, right = (self.in_order(v) for v in op.operands)
         if left is None or right is None:
             return None
         is_less = op.row.predicate in ("<", "<=")
-        result: Value = op.row(left[is_less], right[not is_less])
-        return result
+        return functools.reduce(bits.and_, self.ordered, op.row(left[is_less], right[not is_less]))
 
 
 def _sink(block: Block) -> None:

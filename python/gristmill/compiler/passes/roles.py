@@ -93,7 +93,8 @@ def split(function: Function) -> bool:
     rings = [known[_shape(plan)] for plan in plans]
     slots = _fixed_slots(plans, fixed, function)
     single = [_ring([(f.load, f.share)], slots, common) for f in fixed]
-    _draw_tiles(function, common)
+    if all(map(_is_told, plans)):  # others' loops are split by masks, whose bounds say nothing of how long they are
+        _draw_tiles(function, common)
     producer = _producer(function, [*zip(plans, rings, strict=True)], [*zip(fixed, single, strict=True)])
     if producer is None:
         function.tickets = None

@@ -394,7 +394,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
             yields = self.run(loop.body, inner)
             i = inner[induction]
             assert isinstance(i, V)
-            return [self.add(i, step) if tickets is None else cuda_tickets.following(self, tickets), *yields]
+            return [self.add(i, step) if tickets is None else cuda_tickets.following(self, tickets, i.dtype), *yields]
 
         initial: list[V | Held] = [lower, *(values[v] for v in loop.operands[3:])]
         final = self._loop(loop.body.arguments, initial, values, goes_on, advance)

@@ -12,6 +12,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import cuda_roles
+from gristmill.dtypes import Dtype
 
 PARAMETER = "ptr addrspace(1) %tickets"
 DRAW = (
@@ -27,15 +28,15 @@ def draw(m: Any, pipe: Any, count: V, step: V) -> None:
     if m.role != "producers":
         return
     slot = cuda_roles.acquire(m, pipe)
-    one, word = m.constant(dt.i32, 1), dt.u32
-    is_first = m.cast(cuda_roles.is_first_producer(m), word)
+    count, step, one = m.cast(count, dt.i32), m.cast(step, dt.i32), m.constant(dt.i32, 1)
+    is_first = m.cast(cuda_roles.is_first_producer(m), dt.u32)
     counter = m.emit("ptrtoint ptr addrspace(1) %tickets to i64", dt.u64)
     full, place = cuda_roles.filling(m, pipe), _place(m, pipe, slot)
     cuda_roles.assembly(m, DRAW, is_first, counter, m.subtract(count, one), step, place, full)
     cuda_roles.next_slot(m, pipe, "drawers")
 
 
-def following(m: Any, pipe: Any) -> V:
+def following(m: Any, pipe: Any, dtype: Dtype) -> V:
     """Wait for the ticket, and tell that the warp has read it."""
     slot = cuda_roles.take(m, pipe, m.role)
     place = m.typed(_place(m, pipe, slot))
@@ -43,7 +44,8 @@ def following(m: Any, pipe: Any) -> V:
     m.warp_barrier()
     cuda_roles.give_back(m, pipe, slot)
     cuda_roles.next_slot(m, pipe, m.role)
-    return m.shuffle_index(result, m.constant(dt.i32, 0))  # which all lanes are known to have in common
+    known = m.shuffle_index(result, m.constant(dt.i32, 0))  # that all lanes have it in common
+    return m.cast(known, dtype)
 
 
 def _place(m: Any, pipe: Any, slot: V) -> V:

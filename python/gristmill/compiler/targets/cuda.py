@@ -393,7 +393,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
                 cuda_tickets.draw(self, tickets, upper, step)
             yields = self.run(loop.body, inner)
             i = inner[induction]
-            assert isinstance(i, V)
+            assert isinstance(i, V) and isinstance(i.dtype, Dtype)
             return [self.add(i, step) if tickets is None else cuda_tickets.following(self, tickets, i.dtype), *yields]
 
         initial: list[V | Held] = [lower, *(values[v] for v in loop.operands[3:])]

@@ -66,7 +66,7 @@ def write(m: Any, shared: Shared, layout: Layout, registers: Sequence[V], rows: 
 
     if shared.inner == 0 and rows is None:
         shared, layout = turned(shared), layout.permute((1, 0))
-    if thread_windows.is_of_matrices(layout, shared):
+    if m.function.has_groups and thread_windows.is_of_matrices(layout, shared):
         return thread_windows.write_matrices(m, shared, layout, registers, rows or layout.shape[0])
     writing = replace(shared.arrangement, neighbours=side_by_side(layout, shared.inner, shared.dtype.itemsize))
     group = writing.group(layout)

@@ -241,6 +241,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         if pipe.state.released[slot] > -(-(pipe.state.taken - slot) // pipe.stages):
             raise SimulationError("a slot is released before it is read", fix=COMPILER_FIX)
         self.clock.barrier()
+        self.roles.let_go_on()  # what is too soon shows at once
 
     def next_slot(self, pipe: Any) -> None:
         pipe.state.taken += 1

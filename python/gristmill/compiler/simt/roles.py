@@ -91,6 +91,7 @@ class Roles:
 
     def let_go_on(self) -> None:
         """Let producers run ahead as far as they can, as they may at any time."""
+        self.vain = 0
         if not self.is_done[PRODUCERS]:
             self._switch()
 

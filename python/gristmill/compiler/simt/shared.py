@@ -37,12 +37,17 @@ class SharedMemory:
     def begin_product(self, operands: list[slice]) -> None:
         """A product reads these bytes until it is waited for: nobody writes them before that."""
         self.products.append(operands)
+        self._open(operands)
 
     def end_products(self, pending: int) -> None:
         """All products have been waited for but the last `pending`."""
         self.products = self.products[len(self.products) - pending :] if pending else []
         self.is_open[:] = False
-        for part in (part for operands in self.products for part in operands):
+        for operands in self.products:
+            self._open(operands)
+
+    def _open(self, operands: list[slice]) -> None:
+        for part in operands:
             self.is_open[part] = True
 
     def poison(self, place: Place) -> None:

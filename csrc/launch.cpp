@@ -84,6 +84,11 @@ void check_launch_limits(const Kernel& kernel, const Plan& plan, const Geometry&
                                              .supported = concat("up to ", most_programs, " on CUDA"),
                                              .fix = "use a larger block, or put the longest axis first in `grid`"});
     }
+    if (geometry.draws && plan.grid[1] * plan.grid[2] != 1)
+        throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": its programs draw tiles from one counter"),
+                                         .found = concat("a grid of ", plan.grid[0], " x ", plan.grid[1], " x ", plan.grid[2]),
+                                         .supported = "one axis",
+                                         .fix = "give one number, `grid=(n,)`, or none"});
     if (threads > most_threads || threads == 0)
         throw Failure(ErrorKind::value, {.what = concat(kernel.name, ": ", plan.specialisation->id, " wants ", threads,
                                                         " threads for a block"),

@@ -202,3 +202,10 @@ def test_96_parameters_reach_code_for_the_cpu(native):
     out, numbers = np.zeros(87, np.int64), [7 * i - 300 for i in range(87)]
     native.full(*(np.zeros((8, 64), np.float16) for _ in range(8)), out, *numbers)
     assert out.tolist() == numbers
+
+
+@pytest.mark.parametrize("grid", [(2, 3), (2, 1, 3)])
+def test_a_grid_of_several_axes_is_refused(drawn, tensors, grid):
+    """One counter tells where programs along one axis go on."""
+    with pytest.raises(ValueError, match=r"drawn: its programs draw tiles from one counter(.|\n)*one axis"):
+        drawn(*arrays(tensors), grid=grid)

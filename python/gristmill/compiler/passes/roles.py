@@ -8,7 +8,6 @@ the next tile needs while consumers store the last one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -23,15 +22,13 @@ from gristmill.compiler.ir import (
     While,
     addressed,
     clone_block,
-    definitions,
-    reached,
     replace_below,
     sources,
     used_below,
     walk,
 )
 from gristmill.compiler.op import ROWS, Builder, building, emit
-from gristmill.compiler.passes import carried, layout
+from gristmill.compiler.passes import carried, layout, tickets
 from gristmill.compiler.passes.plan import (
     Fixed,
     Load,
@@ -94,7 +91,7 @@ def split(function: Function) -> bool:
     slots = _fixed_slots(plans, fixed, function)
     single = [_ring([(f.load, f.share)], slots, common) for f in fixed]
     if all(map(_is_told, plans)):  # others' loops are split by masks, whose bounds say nothing of how long they are
-        _draw_tiles(function, common)
+        tickets.draw_tiles(function, common)
     producer = _producer(function, [*zip(plans, rings, strict=True)], [*zip(fixed, single, strict=True)])
     if producer is None:
         function.tickets = None
@@ -109,39 +106,6 @@ def split(function: Function) -> bool:
         function.registers = ALL_TELL[function.present_warps] if all(map(_is_told, plans)) else ALL_COPY
     function.layouts |= producer.layouts
     return True
-
-
-def _draw_tiles(function: Function, common: Block) -> None:
-    """Let programs draw the tiles of their outermost loop where some take longer than others.
-
-    They do if how often an inner loop goes round follows from the number of the tile. One counter is for programs
-    along one axis.
-    """
-    if function.grid_axes > 1 or any(_is_of_other_axis(s) for s in walk(function.body)):
-        return
-    made = definitions(function.body)
-    for loop in [s for s in function.body.statements if isinstance(s, For)]:
-        first, _, step = (made.get(v) for v in loop.operands[:3])
-        is_shared_out = _is_of_grid(first, "program") and _is_of_grid(step, "programs") and not loop.operands[3:]
-        bounds = {v for s in walk(loop.body) if isinstance(s, For) for v in s.operands[:2]}
-        if is_shared_out and loop.body.arguments[0] in reached(bounds, _sources_in(loop.body)):
-            loop.attributes["draws"] = True
-            with building(Builder(common)):
-                function.tickets = ROWS["pipe"](2, has_copies=False, has_tickets=True)
-            return
-
-
-def _sources_in(block: Block) -> Callable[[Value], Sequence[Value]]:
-    links = sources(block)
-    return lambda value: links.get(value, ())
-
-
-def _is_of_grid(statement: Statement | None, what: str) -> bool:
-    return isinstance(statement, Op) and statement.row.of_grid == what
-
-
-def _is_of_other_axis(statement: Statement) -> bool:
-    return isinstance(statement, Op) and bool(statement.row.of_grid and statement.attributes["axis"])
 
 
 def _shares_of_steps(plans: list[Plan]) -> list[Op]:

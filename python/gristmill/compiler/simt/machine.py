@@ -13,13 +13,14 @@ from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Place, Pointer, Statement, Value, While
 from gristmill.compiler.layout import LANE_BITS, Layout
 from gristmill.compiler.machine import V
-from gristmill.compiler.simt import lone, printing, tensor, updates, windows
+from gristmill.compiler.simt import lone, printing, tensor, updates
 from gristmill.compiler.simt.arithmetic import ArithmeticMachine
 from gristmill.compiler.simt.memory import GlobalMemory, element_of
 from gristmill.compiler.simt.numbers import Numbers, convert, from_bits, same_bits, storage, to_bits
+from gristmill.compiler.simt.pipes import PipeMachine, reserved
 from gristmill.compiler.simt.races import Clock
 from gristmill.compiler.simt.reports import COMPILER_FIX, Reports, spread
-from gristmill.compiler.simt.roles import PRODUCERS, PipeState, Roles
+from gristmill.compiler.simt.roles import Roles
 from gristmill.compiler.simt.shared import Copies, SharedMemory, SharedTile
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.thread_parts import terms
@@ -32,7 +33,7 @@ from gristmill.language.float8 import is_float8
 Values = dict[Value, Any]
 
 
-class SimtMachine(ArithmeticMachine, ThreadMachine):
+class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
     """Executes one kernel: `run_program` for each program of a grid, over memory that keeps from one to the next.
 
     Threads are numbered lane by lane, warp by warp and block by block. Control flow is a program's: where threads
@@ -201,98 +202,17 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         return self.shared_load_wide(memory, index, dtype, 1)[0]
 
     def shared_store_wide(self, memory: V, index: V, elements: Sequence[V]) -> None:
-        _reserved(memory).store(cast(Numbers, index).each, [cast(Numbers, x).each for x in elements])
+        reserved(memory).store(cast(Numbers, index).each, [cast(Numbers, x).each for x in elements])
 
     def shared_load_wide(self, memory: V, index: V, dtype: Dtype | Pointer, width: int) -> list[V]:
-        return [Numbers(x, dtype) for x in _reserved(memory).load(cast(Numbers, index).each, width)]
+        return [Numbers(x, dtype) for x in reserved(memory).load(cast(Numbers, index).each, width)]
 
     def shared_add(self, memory: V, index: V, x: V, guard: V | None) -> None:
         holds = True if guard is None else cast(Numbers, guard).each
-        _reserved(memory).add(cast(Numbers, index).each, cast(Numbers, x).each, holds)
-
-    def copy_ahead(self, memory: V, index: V, pointer: V, width: int, guard: V | None, mask: V | None) -> None:
-        does, dtype = self._spread(guard) if guard is not None else True, element_of(pointer)
-        if self.roles.role == PRODUCERS:
-            does = np.logical_and(does, self.index < 32 * self.function.producer_warps)
-        reads = np.logical_and(does, True if mask is None else cast(Numbers, mask).each)
-        readers = np.full(self.index.shape, True)
-        loaded = self.memory.load(cast(Numbers, pointer).each, reads, None, width, dtype, readers)
-        self.copies.begin(_reserved(memory), cast(Numbers, index).each, loaded, np.broadcast_to(does, self.index.shape))
-
-    def commit_copies(self) -> None:
-        self.copies.commit()
-
-    def pipe(self, op: Op) -> Any:
-        pipe = super().pipe(op)
-        pipe.state = PipeState()
-        return pipe
-
-    def take(self, pipe: Any) -> V:
-        state = pipe.state
-        self.roles.let_go_on()
-        self.roles.wait(lambda: state.filled > state.taken, "a full slot")
-        self.copies.finish(state.groups.pop(0))
-        self.clock.barrier()
-        return Numbers(np.int32(state.taken % pipe.stages), dt.i32)
-
-    def release(self, pipe: Any, guard: V) -> None:
-        slot = (pipe.state.taken - 1) % pipe.stages
-        pipe.state.released[slot] += int(np.all(cast(Numbers, guard).each))
-        if pipe.state.released[slot] > -(-(pipe.state.taken - slot) // pipe.stages):
-            raise SimulationError("a slot is released before it is read", fix=COMPILER_FIX)
-        self.clock.barrier()
-        self.roles.let_go_on()  # what is too soon shows at once
-
-    def next_slot(self, pipe: Any) -> None:
-        pipe.state.taken += 1
-
-    def acquire(self, pipe: Any) -> V:
-        state = pipe.state
-        rounds, slot = divmod(state.filled, pipe.stages)
-        self.roles.wait(lambda: state.released[slot] >= rounds, "an empty slot")
-        self.clock.barrier()
-        return Numbers(np.int32(state.filled % pipe.stages), dt.i32)
-
-    def expect(self, pipe: Any, size: int) -> None:
-        pipe.state.missing += size
-
-    def copy_window(self, op: Op, window: Sequence[V], pipe: Any, ring: Any, slot: V) -> None:
-        windows.copy(self, op, window, ring, cast(Numbers, slot).each * ring.elements)
-        tensor_map = self.function.maps[op.attributes["map"]]
-        pipe.state.missing -= tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
-
-    def wait_for_stores(self, pending: int) -> None:
-        """What is stored is stored at once."""
-
-    def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
-    ) -> None:
-        for group in range(groups.rows * groups.columns):
-            row = place[0] + group * groups.step * (groups.rows > 1)
-            column = place[1] + group * groups.step * (groups.columns > 1)
-            if row >= op.attributes["block"][-2]:  # no such group is there
-                continue
-            windows.store(self, op, window, buffer, row, column, first)
-
-    def commit_stores(self) -> None:
-        """See wait_for_stores."""
-
-    def tile_at(self, ring: Any) -> SharedTile:
-        """The shared memory of a ring."""
-        return _reserved(ring.memory)
-
-    def publish(self, pipe: Any) -> None:
-        if pipe.state.missing:
-            message = f"a slot waits for {pipe.state.missing} bytes more than are copied to it"
-            raise SimulationError(message, fix=COMPILER_FIX)
-        pipe.state.groups.append(self.copies.begun())
-        pipe.state.filled += 1
-
-    def wait_for_copies(self, pending: int) -> None:
-        self.copies.wait(pending)
+        reserved(memory).add(cast(Numbers, index).each, cast(Numbers, x).each, holds)
 
     def matrix_load(self, memory: V, index: V, count: int, is_turned: bool, dtype: Dtype) -> list[V]:
-        each = _reserved(memory).load(cast(Numbers, index).each, 16 // dtype.itemsize)
+        each = reserved(memory).load(cast(Numbers, index).each, 16 // dtype.itemsize)
         rows = np.stack([np.ascontiguousarray(to_bits(x, dtype)) for x in each], -1).view(np.uint8)
         words = tensor.rows_to_words(rows, count, is_turned)
         return [Numbers(w.view(np.float32), dt.f32) if dtype == dt.f32 else Numbers(w, dt.u32) for w in words]
@@ -301,7 +221,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         rows = tensor.words_to_rows([self._spread(x) for x in words], is_turned)
         lanes = self.index % 32 < 8 * len(words)
         halves = [from_bits(np.ascontiguousarray(rows[:, i]), dtype) for i in range(8)]
-        _reserved(memory).store(cast(Numbers, index).each, halves, lanes)
+        reserved(memory).store(cast(Numbers, index).each, halves, lanes)
 
     def multiply_matrices(self, unit: Unit, a: Sequence[V], b: Sequence[V], sums: Sequence[V]) -> list[V]:
         words = [[self._spread(x) for x in part] for part in (a, b, sums)]
@@ -321,7 +241,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
         self.shared_memory.begin_product(
-            [_reserved(x.memory).bytes_from(_start(x), x.elements) for x in pairs[0] if not isinstance(x, Held)]
+            [reserved(x.memory).bytes_from(_start(x), x.elements) for x in pairs[0] if not isinstance(x, Held)]
         )
         if op.attributes["pending"] is not None:
             self.shared_memory.end_products(op.attributes["pending"])
@@ -332,7 +252,7 @@ class SimtMachine(ArithmeticMachine, ThreadMachine):
         if isinstance(tile, Held):
             words = [self._spread(x) for x in tile.registers]
             return tensor.matrix_of_words(tile.layout, words, dtype, self.index)
-        matrix = tensor.matrix_of(tile, _reserved(tile.memory), _start(tile), used)
+        matrix = tensor.matrix_of(tile, reserved(tile.memory), _start(tile), used)
         if is_float8(tile.dtype):
             matrix = convert(matrix, tile.dtype, dt.f32)
         return (tensor.cut_tf32(matrix) if tile.dtype == dt.f32 else matrix).astype(np.float64)
@@ -492,12 +412,6 @@ def _settled(tile: Any) -> Any:
     if isinstance(tile, Held) and isinstance(tile.registers, Late):
         return Held(tile.layout, list(tile.registers))
     return tile
-
-
-def _reserved(memory: V) -> SharedTile:
-    reserved = cast(Numbers, memory).each
-    assert isinstance(reserved, SharedTile)
-    return reserved
 
 
 def _place(position: Position) -> str:

@@ -16,7 +16,7 @@ CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
 LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
-GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 1}
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False}
 TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
 CONFIGS = [gm.Config(**TALL), gm.Config(**LARGE), gm.Config(**GENERAL)]
 

@@ -6,6 +6,7 @@ Importing it skips a module of tests where there is no device.
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from types import SimpleNamespace
@@ -146,6 +147,9 @@ def _launch(
     given = [*fields(kernel, specialisation, variant, {**values, **pointers})]
     places = {**values, **{name: place for name, (_, place) in placed.items()}}
     given += [_encoded(tensor_map, kernel, places) for tensor_map in artifact.tensor_maps]
+    counter = np.zeros(1, np.uint64)
+    drawn = _copied(counter) if artifact.draws else None
+    given += [struct.pack("<Q", drawn[1])] if drawn else []
     buffers = [ctypes.create_string_buffer(field, len(field)) for field in given]
     parameters = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
     sizes = (*grid, 1, 1, 1)[:3]
@@ -155,10 +159,10 @@ def _launch(
     )
     check(DRIVER.cuCtxSynchronize())
     ctypes.CDLL(None).fflush(None)  # what the driver has printed for the kernel
-    for name, array in arrays.items():
-        memory, place = placed[name]
+    for array, (memory, place) in [*((arrays[n], placed[n]) for n in arrays), *([(counter, drawn)] if drawn else [])]:
         check(DRIVER.cuMemcpyDtoH_v2(ctypes.c_void_p(array.ctypes.data), ctypes.c_uint64(place), _bytes(array)))
         check(DRIVER.cuMemFree_v2(memory))
+    assert counter[0] == 0, "the last program to draw sets the counter back"
 
 
 def _encoded(tensor_map: TensorMap, kernel: Kernel, values: Mapping[str, Any]) -> bytes:

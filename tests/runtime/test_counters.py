@@ -149,7 +149,7 @@ def test_a_context_that_is_reset_has_new_ones(drawn, stub, tensors, is_made_agai
 
 def test_the_first_counter_may_be_wanted_after_a_reset(run_python):
     script = """
-from test_tickets import *
+from test_counters import *
 stub = Stub(ctypes.CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
 describe_parameters(stub)
 stub.set_parameters("mapped_a32", [*OWN, 128, 128])
@@ -165,7 +165,7 @@ print(len(counters(stub)), stub.log.count("retain 0"), ctypes.string_at(counters
 @pytest.mark.parametrize("function", ["cuMemAlloc", "cuStreamCreate", "cuStreamSynchronize"])
 def test_memory_that_there_is_not_is_explained(run_python, function):
     script = f"""
-from test_tickets import *
+from test_counters import *
 stub = Stub(ctypes.CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
 describe_parameters(stub)
 stub.fail("{function}", 2, times=1)

@@ -54,6 +54,7 @@ class _Pulled:
     def __init__(self, function: Function, found: dict[Value, Layout]):
         self.function, self.found = function, found
         self.made = definitions(function.body)
+        self.seen: set[tuple[Value, Layout]] = set()  # what has been looked at
 
     def run(self, statements: list[Statement]) -> None:
         """Begin where an op has operands of which one is laid out by a product and others are not."""
@@ -66,8 +67,9 @@ class _Pulled:
     def _pull(self, value: Value, layout: Layout) -> bool:
         """Lay out what the tile follows from, if some of it is loaded; whether it is so."""
         op = self.made.get(value)
-        if not isinstance(op, Op) or not value.type.shape or value in self.found:
+        if not isinstance(op, Op) or not value.type.shape or value in self.found or (value, layout) in self.seen:
             return False
+        self.seen.add((value, layout))
         is_pulled = self._is_small_load(op)
         if op.row.is_view and op.row.operand_layout:
             is_pulled = self._pull(op.operands[0], op.row.operand_layout(op, layout))
@@ -182,6 +184,9 @@ def _unreduced_axis(shape: Shape, ops: list[Op], num_warps: int) -> int | None:
     return free[0] if reduced and free else None
 
 
+MOST_AGAIN = 8  # ops behind each other that are made again
+
+
 class _Fitter:
     """Gives each op its operands in the layout that it needs: moved, or computed again where that is cheap."""
 
@@ -189,6 +194,7 @@ class _Fitter:
         self.layouts = function.layouts
         self.num_warps = function.num_warps
         self.made = definitions(function.body)
+        self.again: dict[tuple[Value, Layout, int], Value] = {}  # what one op has been given
 
     def block(self, block: Block) -> None:
         statements: list[Statement] = []
@@ -204,6 +210,7 @@ class _Fitter:
 
     def _fit_flows(self, statement: Statement) -> list[Op]:
         """Bring what a loop begins with and what blocks yield to the layout of what they become."""
+        self.again.clear()
         before: list[Op] = []
         lists: list[tuple[list[Value], list[Value], list[Any]]] = []
         match statement:
@@ -224,6 +231,7 @@ class _Fitter:
         return before
 
     def _op(self, op: Op) -> list[Op]:
+        self.again.clear()
         before: list[Op] = []
         for i, layout in enumerate(self._needed(op)):
             if layout is not None:
@@ -274,6 +282,9 @@ class _Fitter:
             value = self.made[value].operands[0]
         if value not in self.layouts or self.layouts[value] == layout:
             return value
+        key = value, layout, id(before)
+        if key in self.again:
+            return self.again[key]
         made = self.made.get(value)
         assert not (isinstance(made, Op) and made.attributes.get("is_apart")), (
             "lanes hold parts: they lie where they are"
@@ -287,6 +298,7 @@ class _Fitter:
         else:
             before.append(Op(ROWS["relayout"], [value], {}, [result], near.position))
         self.made[result] = before[-1]
+        self.again[key] = result
         return result
 
     def _is_moved(self, value: Value) -> bool:
@@ -299,20 +311,20 @@ class _Fitter:
             return True
         return self._moved(layout, value) < value.type.elements
 
-    def _moved(self, layout: Layout, value: Value) -> int:
+    def _moved(self, layout: Layout, value: Value, depth: int = 0) -> int:
         """How many elements have to be moved to have the tile in `layout`, if it is made again where that is fewer."""
         while self.layouts.get(value) != layout and self._is_moved(value):
             value = self.made[value].operands[0]
         made = self.made.get(value)
         if not value.type.shape or self.layouts.get(value) == layout or self._is_free(value):
             return 0
-        if not isinstance(made, Op) or made.row.effect or made.blocks:
+        if not isinstance(made, Op) or made.row.effect or made.blocks or depth == MOST_AGAIN:
             return value.type.elements
         is_seen_through = made.row.is_view and made.row.operand_layout
         if not (is_seen_through or made.row.is_elementwise):
             return value.type.elements
         needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
-        return min(value.type.elements, sum(self._moved(needed, operand) for operand in set(made.operands)))
+        return min(value.type.elements, sum(self._moved(needed, v, depth + 1) for v in set(made.operands)))
 
     def _is_free(self, value: Value) -> bool:
         """Whether computing the tile again costs less than moving it: it follows from scalars by cheap ops."""

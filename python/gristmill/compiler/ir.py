@@ -178,11 +178,11 @@ class Function:
     name: str
     body: Block
     num_warps: int = 4
-    absent_warps: int = 0  # of them, behind the last row of padded tiles: they are laid out, and not there
     num_blocks: int = 1  # of a cluster, over which tiles are spread
     num_stages: int = 1  # of pipelined loops
     grid_axes: int = 3  # along which there may be programs
     blocks_per_sm: int = 1  # that share a multiprocessor
+    absent_warps: int = 0  # behind the last row of padded tiles: they are laid out, and not there
     common: Block | None = None  # what producers and consumers share, where warps have roles
     producer: Block | None = None  # the program of warps that only copy; they come behind the others
     producer_warps: int = 0

@@ -22,6 +22,7 @@ from gristmill.compiler.ir import (
     definitions,
     reached,
     used_below,
+    walk,
 )
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
@@ -37,6 +38,7 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
+MOST_TOGETHER = 80  # of products that follow from each other
 MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
 # copy; more, and another tile is better if there is one.
@@ -50,6 +52,15 @@ def run(function: Function) -> None:
         _share_before(function.body, function)
         _bring_forward(function.body)
         drop_unused(function)
+        loops = [s for s in walk(function.body) if isinstance(s, For)]
+        function.overflows |= not function.has_groups and any(_is_crowded(loop, function) for loop in loops)
+
+
+def _is_crowded(loop: For, function: Function) -> bool:
+    """Whether the sums of a loop's several products leave no registers for what is computed between them."""
+    products = [s for s in loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    sums = sum(op.results[0].type.elements for op in products) // (32 * function.num_warps)
+    return len(products) > 1 and sums > MOST_TOGETHER
 
 
 def _share_before(block: Block, function: Function) -> None:

@@ -142,7 +142,8 @@ def weights(s, most, factor):
     """2 to the power of products times `factor`, less the greatest so far; what earlier ones fall by; the greatest."""
     top = tl.maximum(most, tl.max(s, 1) * factor)
     origin = tl.where(top == -float("inf"), 0.0, top)
-    return tl.exp2(s * factor - origin[:, None]), tl.exp2(most - origin), top
+    # Rounded once: large products would lose what they differ by.
+    return tl.exp2(tl.fma(s, factor, -origin[:, None])), tl.exp2(most - origin), top
 
 
 def blocks_of(p, batch, heads, rows, batch_stride, head_stride, row_stride, ROWS, HEAD):

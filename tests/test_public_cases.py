@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import public_attention  # noqa: F401
 import public_folds  # noqa: F401  (registers what runs its cases)
 from gristmill import dtypes as dt
 from gristmill.dtypes import dt_numpy
@@ -32,11 +33,11 @@ CASES = {case["id"]: case for case in PUBLIC.CASES}
 
 LANGUAGE: dict[str, str] = {}  # operations that the language lacks
 KERNELS = {
-    "R01": "cross_entropy", "R03": "attention", "R05": "attention", "R09": "max_pool2d", "R19": "batch_norm",
+    "R01": "cross_entropy", "R09": "max_pool2d", "R19": "batch_norm",
     "R25": "softplus", "R33": "bce_with_logits", "R34": "bce_with_logits", "R36": "kl_div", "R62": "rms_norm_backward",
     "R84": "cross_entropy", "R86": "adam_step",
     "R90": "batch_norm", "R92": "max_pool1d", "R94": "reflection_pad", "R96": "embedding", "R98": "rope",
-    "R99": "layer_norm_backward", "R101": "attention", "R103": "attention",
+    "R99": "layer_norm_backward",
 }  # fmt: skip
 ELSEWHERE = {
     "R64": "the launcher's checks", "R77": "a device with 8 GiB", "R125": "the launcher's checks", "R127": "streams",

@@ -107,7 +107,7 @@ def attention_forward(
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK_N, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK_N, HEAD)
     to = blocks_of(out, batch, heads, queries, out_batch, out_head, out_row, BLOCK_M, HEAD)
-    factor = tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
+    factor = factor_of(scale)
     height = tl.cdiv(queries, BLOCK_M)
     near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
     for tile in range(tl.program_id(0), batch * heads * height, tl.num_programs(0)):
@@ -136,6 +136,11 @@ def attention_forward(
         )
         sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
         to.store([i, j, row, 0], sums.to(D).reshape(1, 1, padded(BLOCK_M), HEAD))
+
+
+def factor_of(scale):
+    """What products are multiplied by, in powers of two; NaN for a negative scale."""
+    return tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
 
 
 def weights(s, most, factor):
@@ -186,9 +191,12 @@ def seen(row, ROWS, COLUMNS, keys, shift, causal, window):
 
 def reference(q, k, v, scale, causal, window):
     """By the definition, in float64."""
-    queries, keys, share = q.shape[2], k.shape[2], q.shape[1] // max(1, k.shape[1])
-    k, v = (np.repeat(x, share, axis=1) for x in (k, v))
-    s = scale * q @ k.swapaxes(2, 3)
+    k, v = (np.repeat(x, q.shape[1] // max(1, k.shape[1]), axis=1) for x in (k, v))
+    return np_weighted(q, k, v, scale, np_seen(q.shape[2], k.shape[2], causal, window))
+
+
+def np_seen(queries, keys, causal, window):
+    """Which keys each query sees."""
     shift = keys - queries if causal == LAST else 0
     distance = np.arange(keys)[None, :] - np.arange(queries)[:, None] - shift
     keep = np.full((queries, keys), True)
@@ -196,7 +204,12 @@ def reference(q, k, v, scale, causal, window):
         keep &= distance <= 0
     if window > 0:
         keep &= (distance > -window) & (distance < window)
-    s = np.where(keep, s, -np.inf)
+    return keep
+
+
+def np_weighted(q, k, v, scale, keep):
+    """What queries of [..., heads, queries, HEAD] see of as many heads of keys, and the logarithm of their sum."""
+    s = np.where(keep, scale * q @ k.swapaxes(-2, -1), -np.inf)
     most = np.max(s, -1, keepdims=True, initial=-np.inf)
     p = np.exp(s - np.where(np.isinf(most), 0, most))
     total = p.sum(-1, keepdims=True)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from attention import CASES as FORWARD
-from attention import FIRST, LAST, LOG2_E, blocks_of, case, is_laid, limits, place_of, seen, together
+from attention import FIRST, LAST, LOG2_E, blocks_of, case, is_laid, limits, np_seen, place_of, seen, together
 from attention import cost as forward_cost
 from tiles import next_turn
 
@@ -332,15 +332,9 @@ def weights(x, y, keep, top, scale):
 
 def reference(q, k, v, dout, lse, delta, scale, causal, window):
     """By the definition, in float64."""
-    groups, queries, keys, share = k.shape[1], q.shape[2], k.shape[2], q.shape[1] // max(1, k.shape[1])
+    groups, share = k.shape[1], q.shape[1] // max(1, k.shape[1])
     k, v = (np.repeat(x, share, axis=1) for x in (k, v))
-    shift = keys - queries if causal == LAST else 0
-    distance = np.arange(keys)[None, :] - np.arange(queries)[:, None] - shift
-    keep = np.isfinite(lse)[..., None] & np.full((queries, keys), True)
-    if causal:
-        keep &= distance <= 0
-    if window > 0:
-        keep &= (distance > -window) & (distance < window)
+    keep = np.isfinite(lse)[..., None] & np_seen(q.shape[2], k.shape[2], causal, window)
     p = np.exp(np.where(keep, scale * q @ k.swapaxes(2, 3) - lse[..., None], -np.inf))
     ds = scale * p * (dout @ v.swapaxes(2, 3) - delta[..., None])
     dk, dv = ds.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ dout

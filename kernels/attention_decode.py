@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, np_seen, np_weighted, seen
 from tiles import is_along
 
 import gristmill as gm
@@ -173,11 +173,6 @@ def is_seen(row, column, keys, shift, causal, window):
     return (column >= row * rises + first) & (column < row * moves + last) & (column < keys)
 
 
-def factor_of(scale):
-    """What products are multiplied by, in powers of two; NaN for a negative scale."""
-    return tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
-
-
 def nothing(STEP, HEAD):
     """The greatest product, the sum of weights by their place in a block, and the weighted sums, of no keys."""
     total, sums = tl.zeros((ROWS, STEP), tl.float32), tl.zeros((ROWS, HEAD), tl.float32)
@@ -336,7 +331,7 @@ def reference(q, k, v, lengths, scale, causal, window, parts):
     for i, length in enumerate(np.clip(lengths, 0, keys)):
         own = [np.repeat(x[i, :, :length], q.shape[1] // max(1, groups), axis=0) for x in (k, v)]
         for part, keep in enumerate(kept(q.shape[2], length, causal, window, parts)):
-            out[part, i], lse[part, i] = weighted(q[i], *own, scale, keep)
+            out[part, i], lse[part, i] = np_weighted(q[i], *own, scale, keep)
     return out, lse
 
 
@@ -350,27 +345,12 @@ def reference_paged(q, k, v, table, lengths, scale, causal, window, parts):
 
 def kept(queries, length, causal, window, parts):
     """Which keys each query sees in each part: parts have as many blocks of those that any query sees."""
-    row, column = np.arange(queries)[:, None], np.arange(length)[None, :]
-    distance = column - row - (length - queries if causal == LAST else 0)
-    keep = np.full((queries, length), True)
-    if causal:
-        keep &= distance <= 0
-    if window > 0:
-        keep &= (distance > -window) & (distance < window)
+    keep, column = np_seen(queries, length, causal, window), np.arange(length)
     seen = np.flatnonzero(keep.any(0))
     low, high = (seen[0] // KEYS * KEYS, seen[-1] + 1) if len(seen) else (0, 0)
     size = -(-(high - low) // (KEYS * parts)) * KEYS
     starts = [low + part * size for part in range(parts)]
     return [keep & (column >= start) & (column < start + size) for start in starts]
-
-
-def weighted(q, k, v, scale, keep):
-    """What queries of [heads, queries, HEAD] see of as many heads of keys."""
-    s = np.where(keep, scale * q @ k.swapaxes(1, 2), -np.inf)
-    most = np.max(s, -1, keepdims=True, initial=-np.inf)
-    p = np.exp(s - np.where(np.isinf(most), 0, most))
-    total = p.sum(-1, keepdims=True)
-    return p @ v / np.where(total > 0, total, 1), (np.log(total) + most)[..., 0]
 
 
 def case(batch, heads, queries, head, keys, lengths=None, groups=None, parts=1, page=0, use="test", **scalars):

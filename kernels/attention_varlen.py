@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, seen
 from attention import reference as reference_of_one
 from attention_decode import is_seen
 from tiles import is_along, next_turn
@@ -104,7 +104,7 @@ def attention_varlen_forward(
     itself.
     """
     share = heads // groups
-    factor = tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
+    factor = factor_of(scale)
     d = tl.arange(0, HEAD)[None, :]
     before = 0  # how many tiles there are before the sequence
     for i in range(ends - 1):

@@ -97,7 +97,7 @@ def _read_along(m: Any, side: int, tile: Shared, own: Parts) -> Iterator[Write]:
     chunks = [c << WIDTH.bit_length() - 1 for c in powers(1, tile.shape[depth] // WIDTH)]
     layout = _layout(m, side, tile.shape, [_on(depth, c) for c in chunks] + _outer(m, side, tile.shape))
     for _, index in m.positions(layout, _wide(own.low, depth)):
-        place = m.add_index(index, tile.start) if tile.start is not None else index
+        place = tile.place(m, index)
         words = m.shared_load_wide(tile.memory, place, tile.dtype, WIDTH)
         yield own.low, index, [m.rest_of_tf32(x) for x in words]
 
@@ -111,7 +111,7 @@ def _read_across(m: Any, side: int, tile: Shared, own: Parts) -> Iterator[Write]
     group = target.group(layout)
     for register, index in m.positions(layout, target):
         places = [source[register ^ other] for other in group]
-        at = places if tile.start is None else [m.add_index(p, tile.start) for p in places]
+        at = [tile.place(m, p) for p in places]
         words = [m.shared_load(tile.memory, place, tile.dtype) for place in at]
         yield own.high, index, words
         if own.low is not None:

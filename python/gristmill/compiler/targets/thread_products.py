@@ -37,6 +37,10 @@ class Shared:
         coordinates = (outer, inner) if self.inner == 1 else (inner, outer)
         return self.arrangement.offset(flatten(coordinates, self.shape))
 
+    def place(self, m: Any, index: V) -> V:
+        """Where in `memory` an element lies, by where it lies in the tile."""
+        return index if self.start is None else m.add_index(index, self.start)
+
 
 def share(m: Any, op: Op, tile: Any) -> Shared:
     """Write a tile to shared memory, as many elements at once as a thread has side by side, and wait for all.
@@ -71,8 +75,7 @@ def write(m: Any, shared: Shared, layout: Layout, registers: Sequence[V], rows: 
     writing = replace(shared.arrangement, neighbours=side_by_side(layout, shared.inner, shared.dtype.itemsize))
     group = writing.group(layout)
     for register, index in m.positions(layout, writing):
-        place = index if shared.start is None else m.add_index(index, shared.start)
-        m.shared_store_wide(shared.memory, place, [registers[register ^ other] for other in group])
+        m.shared_store_wide(shared.memory, shared.place(m, index), [registers[register ^ other] for other in group])
 
 
 def turned(tile: Shared) -> Shared:
@@ -101,8 +104,7 @@ def fetch(m: Any, layout: Layout, tile: Shared) -> Any:
     group = writing.group(layout)
     found: dict[int, V] = {}
     for register, index in m.positions(layout, writing):
-        place = index if tile.start is None else m.add_index(index, tile.start)
-        elements = m.shared_load_wide(tile.memory, place, tile.dtype, len(group))
+        elements = m.shared_load_wide(tile.memory, tile.place(m, index), tile.dtype, len(group))
         found |= {register ^ other: x for other, x in zip(group, elements, strict=True)}
     firsts = [layout.register_holding(layout.at(r)) for r in range(layout.registers)]
     return m.tile(layout, [found[r] for r in firsts])
@@ -258,7 +260,7 @@ class _Operand:
         for _, number in lane + warp:
             used |= number
         thread = self.m.thread_bits(lane, warp, (), dt.i32)
-        return self.m.add_index(thread, self.tile.start) if self.tile.start is not None else thread, used
+        return self.tile.place(self.m, thread), used
 
     def _at(self, thread: tuple[V, int], bits: int, bases: Sequence[Coordinates], origin: Coordinates) -> V:
         own = tuple(a ^ b for a, b in zip(combine(bases, bits, 2), origin, strict=True))

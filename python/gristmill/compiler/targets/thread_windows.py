@@ -106,8 +106,7 @@ def write_matrices(m: Any, buffer: Shared, layout: Layout, registers: Sequence[V
             continue
         place = m.combine_index(thread, _offset(buffer, combine(outside, i, 2)), used)
         own = words[i * size : (i + 1) * size]
-        place = place if buffer.start is None else m.add_index(place, buffer.start)
-        m.matrix_store(buffer.memory, place, own, is_turned, buffer.dtype)
+        m.matrix_store(buffer.memory, buffer.place(m, place), own, is_turned, buffer.dtype)
 
 
 def _offset(buffer: Shared, coordinates: Coordinates) -> int:

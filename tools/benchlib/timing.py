@@ -43,14 +43,8 @@ def cuda_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:
     import torch
 
     torch.cuda.synchronize()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(50_000 * min(count, 200))  # 25 us a call at 2 GHz
-    begin.record()
-    for i in range(count):
-        calls[i % len(calls)]()
-    end.record()
-    end.synchronize()
-    return 1000 * begin.elapsed_time(end) / count
+    return _cuda_time(calls, 0, count)
 
 
 def sustained_batch(calls: Sequence[Callable[[], Any]], count: int) -> float:

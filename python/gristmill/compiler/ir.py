@@ -167,6 +167,10 @@ class If:
     def blocks(self) -> tuple[Block, ...]:
         return (self.then, self.otherwise)
 
+    def yields_of(self, result: Value) -> list[Value]:
+        """What each block yields for a result."""
+        return [block.yields[self.results.index(result)] for block in self.blocks]
+
 
 Statement = Op | For | While | If
 
@@ -275,6 +279,24 @@ def replace_below(statement: Statement, same: dict[Value, Value]) -> None:
 def definitions(block: Block) -> dict[Value, Statement]:
     """Map each value defined by a statement below `block` to that statement."""
     return {value: statement for statement in walk(block) for value in statement.results}
+
+
+def made_in(block: Block) -> dict[Value, Statement]:
+    """As `definitions`, of the block's own statements alone."""
+    return {value: statement for statement in block.statements for value in statement.results}
+
+
+def products_in(block: Block) -> list[Op]:
+    """The block's own products by tensor cores, in order."""
+    return [s for s in block.statements if isinstance(s, Op) and s.row.anchor_layout]
+
+
+def is_zero(value: Value, made: dict[Value, Statement]) -> bool:
+    """Whether the value is 0, or a tile of zeros, by its definition."""
+    op = made.get(value)
+    while isinstance(op, Op) and op.row.is_view:
+        op = made.get(op.operands[0])
+    return isinstance(op, Op) and not op.operands and op.attributes.get("value", 1) == 0
 
 
 def sources(block: Block) -> dict[Value, list[Value]]:

@@ -10,7 +10,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gristmill import symbolic
-from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, definitions, replace_below, uses
+from gristmill.compiler.ir import (
+    Block,
+    For,
+    Function,
+    If,
+    Op,
+    Statement,
+    Value,
+    definitions,
+    is_zero,
+    replace_below,
+    uses,
+)
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.tensor import group_accumulator
 
@@ -54,8 +66,7 @@ def _joined(loop: For, block: Block, rows: _Rows, counts: dict[Value, int]) -> l
 def _sum_of(loop: For, place: int, argument: Value, rows: _Rows, counts: dict[Value, int]) -> Op | None:
     """The sum that is added to what goes round, from 0 on, and to nothing else."""
     made = rows.made
-    initial, last = made.get(loop.operands[3 + place]), made.get(loop.body.yields[place])
-    is_from_zero = isinstance(initial, Op) and not initial.operands and initial.attributes.get("value", 1) == 0
+    last, is_from_zero = made.get(loop.body.yields[place]), is_zero(loop.operands[3 + place], made)
     if not (
         is_from_zero and isinstance(last, Op) and last.row.expression == symbolic.Op.ADD and counts.get(argument) == 1
     ):
@@ -72,11 +83,6 @@ def _sum_of(loop: For, place: int, argument: Value, rows: _Rows, counts: dict[Va
     return None
 
 
-def _chosen(branch: If, result: Value) -> list[Value]:
-    place = branch.results.index(result)
-    return [block.yields[place] for block in branch.blocks]
-
-
 @dataclass
 class _Rows:
     """Which tiles have an element for each row of a product whose rows are warps' own, and lie as its rows do."""
@@ -91,7 +97,7 @@ class _Rows:
     def _follow_product(self, value: Value) -> bool:
         op = self.made.get(value)
         if isinstance(op, If):
-            return all(map(self._follow_product, _chosen(op, value)))
+            return all(map(self._follow_product, op.yields_of(value)))
         if not isinstance(op, Op) or len(value.type.shape) != 2:
             return False
         if op.row.anchor_layout:
@@ -109,7 +115,7 @@ class _Rows:
             place = loop.body.arguments.index(value) - 1
             given = [loop.operands[3 + place], loop.body.yields[place]]
         elif isinstance(op, If):
-            given = _chosen(op, value)
+            given = op.yields_of(value)
         elif isinstance(op, Op) and op.row.goes_along_axis:
             return op.row.result_layout is not None and self.are_reduced(op)
         elif isinstance(op, Op) and (op.row.is_elementwise or op.row.is_view or not op.operands):

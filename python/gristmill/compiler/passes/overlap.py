@@ -23,6 +23,8 @@ from gristmill.compiler.ir import (
     Statement,
     Value,
     clone_block,
+    made_in,
+    products_in,
     replace_below,
     used_below,
     uses,
@@ -58,7 +60,7 @@ def _block(block: Block) -> None:
 
 def _has_several(loop: For) -> bool:
     """Whether it multiplies what follows from other products, all of them open to others beside them."""
-    products = [s for s in loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    products = products_in(loop.body)
     is_fit = all(op.attributes["by_groups"] and not op.attributes["is_promoted"] for op in products)
     return len(products) > 1 and is_fit and any(op.attributes["is_held"] for op in products)
 
@@ -91,7 +93,7 @@ class _Chain:
 def _chain_of(loop: For) -> _Chain | None:
     """The loop's two products, if the second one's sums go round and are used for nothing but the next one's."""
     body = loop.body
-    products = [s for s in body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    products = products_in(body)
     if len(products) != 2 or not all(
         op.attributes["by_groups"] and not op.attributes["is_promoted"] for op in products
     ):
@@ -145,7 +147,7 @@ def _freeing(following: list[Statement]) -> list[Statement]:
 
 def _reached(body: Block, values: Sequence[Value]) -> set[Value]:
     """The values of a step that others follow from."""
-    made = {v: s for s in body.statements for v in s.results}
+    made = made_in(body)
     found, pending = set[Value](), list(values)
     while pending:
         value = pending.pop()
@@ -182,7 +184,7 @@ def _shifted(chain: _Chain, freeing: list[Statement]) -> list[Statement]:
     then.statements += clone_block(Block(statements=freeing), {}).statements
     last = clone_block(Block(statements=chain.own), dict(zip(given, results, strict=True)))
     then.statements += last.statements
-    final = next(s for s in last.statements if isinstance(s, Op) and s.row.anchor_layout).results[0]
+    final = products_in(last)[0].results[0]
     then.yields = results[: chain.place] + [final] + results[chain.place : len(loop.results) - 1]
     otherwise = Block(statements=freeing, yields=list(loop.operands[3:]))
     return [*before.statements, If([goes], then, otherwise, loop.results, {}, loop.position)]
@@ -200,7 +202,7 @@ def _body(chain: _Chain, given: list[Value]) -> Block:
     kept = [v for i, v in enumerate(body.arguments) if i != 1 + chain.place]
     words, sums = (Value(v.type, v.name) for v in given[-2:])
     earlier = clone_block(Block(statements=chain.own), {chain.words: words, last.operands[-1]: sums})
-    product = next(s for s in earlier.statements if isinstance(s, Op) and s.row.anchor_layout)
+    product = products_in(earlier)[0]
     rest = [s for s in body.statements if s not in chain.own]
     place = rest.index(chain.first) + 1
     while _frees(rest[place]) or not rest[place].operands:
@@ -227,7 +229,7 @@ def _open(block: Block) -> None:
 
 def _making_words(block: Block) -> set[Statement]:
     """What only makes words that the next step's product holds: they and what rounds them for nothing else."""
-    made, counts = {v: s for s in block.statements for v in s.results}, uses(block)
+    made, counts = made_in(block), uses(block)
     words = [s for s in block.statements if isinstance(s, Op) and s.row.is_for_held and s.results[0] in block.yields]
     casts = [made[s.operands[0]] for s in words if s.operands[0] in made]
     return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast and counts[s.results[0]] == 1)}
@@ -248,8 +250,7 @@ class _Opened:
         statements = list(self.block.statements)
         if not self.making:
             return statements
-        products = [s for s in statements if isinstance(s, Op) and s.row.anchor_layout]
-        following = {products[-1].results[0]}
+        following = {products_in(self.block)[-1].results[0]}
         late = set(self.making)
         for statement in statements:
             if used_below(statement) & following:

@@ -16,6 +16,9 @@ from gristmill.compiler.ir import (
     Statement,
     Value,
     addressed,
+    is_zero,
+    made_in,
+    products_in,
     replace_below,
     sources,
     used_below,
@@ -53,7 +56,7 @@ class Plan:
 
         The next step's first product then begins before this step's last one ends.
         """
-        products = [s for s in self.loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+        products = products_in(self.loop.body)
         if not any(op.attributes["is_held"] for op in products):
             return [self.loads]
         groups: list[list[Load]] = []
@@ -125,7 +128,7 @@ def is_fetched(load: Load) -> bool:
 
 def fetch_small(plan: Plan, function: Function) -> None:
     """Let small tiles that a step of products loads come by slots too: threads read them there when they need them."""
-    body, made = plan.loop.body, {v: s for s in plan.loop.body.statements for v in s.results}
+    body, made = plan.loop.body, made_in(plan.loop.body)
     written, links = written_arguments(function.body, function), sources(function.body)
     for op in [s for s in body.statements if isinstance(s, Op) and _is_small(s, function)]:
         ahead = _ahead(op.operands[:2], plan.loop, made)
@@ -193,7 +196,7 @@ def plan_of(loop: For, function: Function) -> Plan | None:
     """How a loop can be pipelined; None if it cannot."""
     if not all(_is_plain(s) for s in loop.body.statements):
         return None
-    made = {v: s for s in loop.body.statements for v in s.results}
+    made = made_in(loop.body)
     counts = uses(function.body)
     loads: list[tuple[Op, Op]] = []
     for op in loop.body.statements:
@@ -323,14 +326,7 @@ def _can_copy(load: Op, made: dict[Value, Statement]) -> bool:
         return False
     dtype = load.results[0].type.dtype
     size = load.attributes.get("width", 1) * dtype.itemsize
-    return size in COPY_BYTES and all(_is_zero(value, made) for value in load.operands[2:])
-
-
-def _is_zero(value: Value, made: dict[Value, Statement]) -> bool:
-    op = made.get(value)
-    if isinstance(op, Op) and op.row.is_view:
-        return _is_zero(op.operands[0], made)
-    return isinstance(op, Op) and op.attributes.get("value") == 0
+    return size in COPY_BYTES and all(is_zero(value, made) for value in load.operands[2:])
 
 
 def _ahead(values: list[Value], loop: For, made: dict[Value, Statement]) -> set[Value] | None:

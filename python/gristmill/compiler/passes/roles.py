@@ -22,6 +22,7 @@ from gristmill.compiler.ir import (
     While,
     addressed,
     clone_block,
+    products_in,
     replace_below,
     sources,
     used_below,
@@ -170,7 +171,7 @@ def _holds_much(plan: Plan, function: Function) -> bool:
     """Whether consumers need more registers than an equal share: for sums, those that are not added yet, and tiles that
     they turn."""
     ops = [s for s in plan.loop.body.statements if isinstance(s, Op)]
-    products = [op for op in ops if op.row.anchor_layout]
+    products = products_in(plan.loop.body)
     turned = any(any(op.attributes.get("across", ())) for op in ops)
     sums = {op: op.results[0].type.elements // (32 * function.num_warps) for op in products}
     promoted = sum(count for op, count in sums.items() if op.attributes["is_promoted"])

@@ -6,7 +6,7 @@ numbers, counted loops and sizes. Like tail versioning this takes indices to sta
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, While, definitions
+from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, While, definitions, is_zero
 
 
 def run(function: Function) -> None:
@@ -114,15 +114,9 @@ class _Masks:
     def _always_holds(self, op: Op) -> bool:
         if op.row.predicate == ">=":
             left, right = op.operands
-            return left in self.never_negative and self._is_zero(right)
+            return left in self.never_negative and is_zero(right, self.made)
         is_passed_on = op.row.is_view or op.row.is_conjunction
         return is_passed_on and all(v in self.true for v in op.operands)
-
-    def _is_zero(self, value: Value) -> bool:
-        made = self.made.get(value)
-        while isinstance(made, Op) and made.row.is_view:
-            made = self.made.get(made.operands[0])
-        return isinstance(made, Op) and made.attributes.get("value", 1) == 0 and not made.operands
 
     def _unmask(self, op: Op) -> None:
         place = 1 if op.row.effect == "read" else 2

@@ -20,6 +20,9 @@ from gristmill.compiler.ir import (
     Tile,
     Value,
     definitions,
+    is_zero,
+    made_in,
+    products_in,
     reached,
     used_below,
     walk,
@@ -58,7 +61,7 @@ def run(function: Function) -> None:
 
 def _is_crowded(loop: For, function: Function) -> bool:
     """Whether the sums of a loop's several products leave no registers for what is computed between them."""
-    products = [s for s in loop.body.statements if isinstance(s, Op) and s.row.anchor_layout]
+    products = products_in(loop.body)
     sums = sum(op.results[0].type.elements for op in products) // (32 * function.num_warps)
     return len(products) > 1 and sums > MOST_TOGETHER
 
@@ -85,10 +88,10 @@ def _bring_forward(block: Block) -> None:
     for statement in block.statements:
         for inner in statement.blocks:
             _bring_forward(inner)
-    products = [s for s in block.statements if isinstance(s, Op) and s.row.anchor_layout]
+    products = products_in(block)
     if not any(op.attributes["is_held"] for op in products):
         return
-    made = {v: s for s in block.statements for v in s.results}
+    made = made_in(block)
     needed = {op: _needed(op, made) for op in products}
     early = [op for op in products if not needed[op] & (set(products) - {op})]
     first = block.statements.index(early[0]) + 1
@@ -180,7 +183,7 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     how["is_held"] = by_groups and _is_held(op, made, function)
     sharing = _Sharing(dtype, op, made, before, known if by_groups else {})
     shared = [sharing.of(value) for value in op.operands[how["is_held"] : 2]]
-    how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and _is_zero(op.operands[2], made)
+    how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and is_zero(op.operands[2], made)
     if how["is_held"]:
         x = op.operands[0]
         words = Value(Tile(dt.u32, (x.type.shape[0], x.type.shape[1] // 2)), x.name)
@@ -203,17 +206,11 @@ def _is_held(op: Op, made: dict[Value, Statement], function: Function) -> bool:
     return a.dtype in (dt.f16, dt.bf16) and has_rows and _follows_product(op.operands[0], made)
 
 
-def _is_zero(value: Value, made: dict[Value, Statement]) -> bool:
-    op = made.get(value)
-    return isinstance(op, Op) and not op.operands and op.attributes.get("value", 1) == 0
-
-
 def _follows_product(value: Value, made: dict[Value, Statement]) -> bool:
     """Whether elements are computed from those of a product at the same places."""
     op = made.get(value)
     if isinstance(op, If):
-        place = op.results.index(value)
-        return all(_follows_product(block.yields[place], made) for block in op.blocks)
+        return all(_follows_product(v, made) for v in op.yields_of(value))
     if not isinstance(op, Op):
         return False
     same = [v for v in op.operands if v.type.shape == value.type.shape]

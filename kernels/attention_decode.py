@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, np_seen, np_weighted, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, np_seen, np_weighted, seen, weights
 from tiles import is_along
 
 import gristmill as gm
@@ -181,12 +181,8 @@ def nothing(STEP, HEAD):
 
 def weights_of(s, keep, factor, most, total):
     """The weights of a block of keys, what those before it are multiplied by, and what becomes of `nothing`."""
-    s = tl.where(keep, s, -float("inf"))
-    top = tl.maximum(most, tl.max(s, 1) * factor)
-    origin = tl.where(top == -float("inf"), 0.0, top)
-    p = tl.exp2(s * factor - origin[:, None])
-    fall = tl.exp2(most - origin)[:, None]
-    return p, fall, top, total * fall + p
+    p, fall, most = weights(tl.where(keep, s, -float("inf")), most, factor)
+    return p, fall[:, None], most, total * fall[:, None] + p
 
 
 def store_part(partial, partial_lse, first, rows, height, most, total, sums):

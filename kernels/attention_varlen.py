@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, seen
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, seen, weights
 from attention import reference as reference_of_one
 from attention_decode import is_seen
 from tiles import is_along, next_turn
@@ -131,13 +131,9 @@ def attention_varlen_forward(
                 z = tl.load(v_at + (first_key + columns)[:, None] * v_row + d, mask=is_own)
                 keep = is_seen(rows[:, None], columns[None, :], keys, shift, causal, window)
                 s = tl.where(keep, tl.dot(x, y.T), -float("inf"))
-                top = tl.maximum(most, tl.max(s, 1) * factor)
-                origin = tl.where(top == -float("inf"), 0.0, top)
-                p = tl.exp2(s * factor - origin[:, None])
-                fall = tl.exp2(most - origin)
+                p, fall, most = weights(s, most, factor)
                 total = total * fall + tl.sum(p, 1)
                 sums = tl.dot(p.to(D), z, sums * fall[:, None])
-                most = top
             places = tl.where(rows < queries, head * tokens + first_query + rows, 0)
             tl.store(lse + places, (most + tl.log2(total)) / LOG2_E, mask=rows < queries)
             sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]

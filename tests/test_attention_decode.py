@@ -135,6 +135,20 @@ def test_joined_parts_are_as_one(run):
 
 
 @on_each
+def test_large_products_weigh_by_what_they_differ_by(run):
+    """Products of 2^20 + j: rounded once more, they would lose a tenth of a power of two."""
+    q, k, v = np.zeros((1, 2, 1, 64), "f4"), np.zeros((1, 1, 70, 64), "f4"), normal(1, 1, 70, 64, dtype=np.float32)
+    q[..., 0], k[..., 0] = 1024, 1024 + rng.integers(0, 4, 70) / 1024
+    want = defined(q, k, v, [70], 1.0)
+    pages, table = in_pages(np.concatenate([k, v], -1), 16, [70])
+    for got in (
+        parts_of(run, q, k, v, [70], scale=1.0),
+        parts_of(run, q, *np.split(pages, 2, -1), [70], 1, table, 1.0),
+    ):
+        assert_near((got[0][0], got[1][0]), want)
+
+
+@on_each
 @pytest.mark.parametrize(("causal", "window"), [(0, 0), (1, 0), (2, 70), (0, 40)])
 def test_queries_and_heads_of_more_than_one_tile(run, causal, window):
     """Five queries of four heads: 20 rows."""

@@ -102,6 +102,16 @@ def test_neighbours_that_are_not_numbers_stay_where_they_are(run):
     assert_near((out, lse), nothing)
 
 
+@on_each
+def test_large_products_weigh_by_what_they_differ_by(run):
+    """Products of 2^20 + j: rounded once more, they would lose a tenth of a power of two."""
+    q, k, v = (tokens_of([3, 40], 1, dtype=np.float32) for _ in range(3))
+    q[BETWEEN:-BETWEEN] = k[BETWEEN:-BETWEEN] = 0
+    q[BETWEEN:-BETWEEN, :, 0], k[BETWEEN:-BETWEEN, 0, 0] = 1024, 1024 + rng.integers(0, 4, 43) / 1024
+    given = q, k, v, ends_of([3, 40]), ends_of([3, 40]), 1.0
+    assert_near(attend(run, *given), defined(*given))
+
+
 TILES = [s for s in KERNEL.specialisations() if "f16__64" in s.id or "f32__128" in s.id or "__f16__128" in s.id]
 
 

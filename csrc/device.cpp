@@ -114,6 +114,13 @@ ContextScope::~ContextScope() {
     if (is_pushed_) api_.cuCtxPopCurrent(&popped);
 }
 
+bool is_captured(const GpuDevice& device, Stream stream) {
+    const ContextScope scope(device);
+    int status = 0;
+    device.api().cuStreamIsCapturing(stream, &status);
+    return status != 0;
+}
+
 RelaxedCapture::RelaxedCapture(const Api& api) : api_(api) { api_.cuThreadExchangeStreamCaptureMode(&mode_); }
 
 RelaxedCapture::~RelaxedCapture() { api_.cuThreadExchangeStreamCaptureMode(&mode_); }

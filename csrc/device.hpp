@@ -101,6 +101,9 @@ private:
     bool is_pushed_;
 };
 
+// Whether a graph captures what is put on the stream.
+bool is_captured(const GpuDevice& device, Stream stream);
+
 // Lets this thread load code during a stream capture.
 class RelaxedCapture {
 public:

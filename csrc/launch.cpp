@@ -56,9 +56,8 @@ cuda::Result launch_again(const Launch& launch, cuda::GpuDevice& device, cuda::L
 void synchronise(const EntryPlace& place, cuda::GpuDevice& device, cuda::Stream stream) {
     const cuda::Api& api = device.api();
     const cuda::ContextScope scope(device);
-    int is_capturing = 0;
-    api.cuStreamIsCapturing(stream, &is_capturing);
-    if (!is_capturing) cuda::check(api, api.cuStreamSynchronize(stream), concat("running ", place.specialisation.id));
+    if (!cuda::is_captured(device, stream))
+        cuda::check(api, api.cuStreamSynchronize(stream), concat("running ", place.specialisation.id));
 }
 
 }  // namespace

@@ -51,17 +51,10 @@ cuda::Result take_fresh(const cuda::GpuDevice& device, Counters& counters, std::
     return code;
 }
 
-bool is_captured_on(const cuda::GpuDevice& device, cuda::Stream stream) {
-    const cuda::ContextScope scope(device);
-    int status = 0;
-    device.api().cuStreamIsCapturing(stream, &status);
-    return status != 0;
-}
-
 }  // namespace
 
 cuda::Result find_counter(const cuda::GpuDevice& device, cuda::Stream stream, std::uintptr_t& counter) {
-    const bool is_captured = is_captured_on(device, stream);
+    const bool is_captured = cuda::is_captured(device, stream);
     const auto thread = stream == per_thread_stream ? std::this_thread::get_id() : std::thread::id();
     const std::lock_guard lock(counters_mutex);
     Counters& counters = counters_of_device[device.ordinal()];

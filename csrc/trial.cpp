@@ -55,9 +55,7 @@ Workplace workplace_of(Bound& bound) {
     cuda::GpuDevice& device = ready_device(bound.arguments().device.ordinal);
     const Workplace place{&device, bound.stream()};
     const cuda::ContextScope scope(device);
-    int is_capturing = 0;
-    device.api().cuStreamIsCapturing(place.stream, &is_capturing);
-    if (is_capturing)
+    if (cuda::is_captured(device, place.stream))
         throw Failure(ErrorKind::runtime, {.what = concat(bound.index().kernel.name, ": cannot be tuned in a capture"),
                                            .fix = "tune before the stream is captured"});
     await_producers(bound, device, place.stream);

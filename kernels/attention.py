@@ -33,7 +33,7 @@ def programs(batch, heads, queries, BLOCK_M):
 
 
 def is_laid(size, lengths, column, batch, wanted):
-    """Whether an array has the lengths wanted, and elements of a head are side by side."""
+    """Whether an array has the lengths wanted behind its first one, and elements of a head are side by side."""
     total = batch
     for length in wanted:
         total = total * length

@@ -3,8 +3,7 @@
 import math
 
 import numpy as np
-from attention import LOG2_E
-from tiles import is_along
+from attention import LOG2_E, is_laid
 
 import gristmill as gm
 import gristmill.language as tl
@@ -18,7 +17,7 @@ ELEMENTS = 512  # of a program
 def suits(batch, heads, queries, width, parts, partial_size, partial_width, partial_lse_size, out_size,
                 out_column, lse_size, HEAD):  # fmt: skip
     """Whether shapes go together, and elements of a head are side by side in out."""
-    is_out = (out_size == batch * heads * queries * HEAD) & (width == HEAD) & is_along(out_column, HEAD, out_size)
+    is_out = is_laid(out_size, (heads, queries, width), out_column, batch, (heads, queries, HEAD))
     is_partial = (partial_size == parts * out_size) & (partial_width == HEAD) & (parts > 0)
     return is_out & is_partial & (partial_lse_size * HEAD == partial_size) & (lse_size * HEAD == out_size)
 

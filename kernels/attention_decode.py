@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, np_seen, np_weighted, seen, weights
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, is_laid, np_seen, np_weighted, seen, weights
 from tiles import is_along
 
 import gristmill as gm
@@ -26,7 +26,7 @@ def programs(heads, queries, groups, batch, parts):
 def goes_together(batch, heads, queries, width, groups, q_size, q_column, lengths_size, parts, partial_size,
                   partial_width, lse_size, HEAD):  # fmt: skip
     """Whether the queries and the results have shapes that go together, and elements of a head are side by side."""
-    is_q = (q_size == batch * heads * queries * HEAD) & (width == HEAD) & is_along(q_column, HEAD, q_size)
+    is_q = is_laid(q_size, (heads, queries, width), q_column, batch, (heads, queries, HEAD))
     is_out = (partial_size == parts * q_size) & (partial_width == HEAD) & (lse_size * HEAD == partial_size)
     return is_q & is_out & (parts > 0) & (lengths_size == batch) & (heads % gm.maximum(groups, 1) == 0)
 
@@ -36,19 +36,9 @@ def suits(
     v_size, v_groups, v_keys, v_width, v_column, lengths_size, partial_size, partial_width, lse_size, HEAD,
 ):  # fmt: skip
     """Whether shapes go together, and elements of a head are side by side."""
-    is_k = (
-        (k_size == batch * groups * keys * HEAD)
-        & (k_width == HEAD)
-        & (k_batch_size == batch)
-        & is_along(k_column, HEAD, k_size)
-    )
-    is_v = (
-        (v_size == k_size)
-        & (v_groups == groups)
-        & (v_keys == keys)
-        & (v_width == HEAD)
-        & is_along(v_column, HEAD, v_size)
-    )
+    wanted = (groups, keys, HEAD)
+    is_k = is_laid(k_size, (groups, keys, k_width), k_column, batch, wanted) & (k_batch_size == batch)
+    is_v = is_laid(v_size, (v_groups, v_keys, v_width), v_column, batch, wanted)
     others = goes_together(
         batch, heads, queries, width, groups, q_size, q_column, lengths_size, parts, partial_size, partial_width,
         lse_size, HEAD,
@@ -205,14 +195,9 @@ def suits_pages(
     partial_size, partial_width, lse_size, HEAD,
 ):  # fmt: skip
     """Whether shapes go together, pages have a power of two of keys, and elements of a head are side by side."""
-    is_k = (k_size == pages * page * groups * HEAD) & (k_width == HEAD) & is_along(k_column, HEAD, k_size)
-    is_v = (
-        (v_size == k_size)
-        & (v_page_size == page)
-        & (v_groups == groups)
-        & (v_width == HEAD)
-        & is_along(v_column, HEAD, v_size)
-    )
+    wanted = (page, groups, HEAD)
+    is_k = is_laid(k_size, (page, groups, k_width), k_column, pages, wanted)
+    is_v = is_laid(v_size, (v_page_size, v_groups, v_width), v_column, pages, wanted)
     is_table = (table_rows == batch) & is_along(table_column, table_columns, table_size)
     others = goes_together(
         batch, heads, queries, width, groups, q_size, q_column, lengths_size, parts, partial_size, partial_width,

@@ -3,10 +3,10 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, seen, weights
+from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, is_laid, seen, weights
 from attention import reference as reference_of_one
 from attention_decode import is_seen
-from tiles import is_along, next_turn
+from tiles import next_turn
 
 import gristmill as gm
 import gristmill.language as tl
@@ -34,10 +34,11 @@ def suits(
     v_column, ends, k_ends_size, out_size, out_heads, out_width, out_column, lse_size, HEAD,
 ):  # fmt: skip
     """Whether shapes go together, and elements of a head are side by side."""
-    is_q = (q_size == tokens * heads * HEAD) & (width == HEAD) & is_along(q_column, HEAD, q_size)
-    is_k = (k_size == k_tokens * groups * HEAD) & (k_width == HEAD) & is_along(k_column, HEAD, k_size)
-    is_v = (v_size == k_size) & (v_groups == groups) & (v_width == HEAD) & is_along(v_column, HEAD, v_size)
-    is_out = (out_size == q_size) & (out_heads == heads) & (out_width == HEAD) & is_along(out_column, HEAD, out_size)
+    of_queries, of_keys = (heads, HEAD), (groups, HEAD)
+    is_q = is_laid(q_size, (heads, width), q_column, tokens, of_queries)
+    is_k = is_laid(k_size, (groups, k_width), k_column, k_tokens, of_keys)
+    is_v = is_laid(v_size, (v_groups, v_width), v_column, k_tokens, of_keys)
+    is_out = is_laid(out_size, (out_heads, out_width), out_column, tokens, of_queries)
     agrees = (ends == k_ends_size) & (ends > 0) & (lse_size * HEAD == q_size) & (heads % gm.maximum(groups, 1) == 0)
     return is_q & is_k & is_v & is_out & agrees
 

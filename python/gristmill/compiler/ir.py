@@ -190,6 +190,7 @@ class Function:
     common: Block | None = None  # what producers and consumers share, where warps have roles
     producer: Block | None = None  # the program of warps that only copy; they come behind the others
     producer_warps: int = 0
+    takes_turns: bool = False  # whether its warpgroups begin their products in turn
     tickets: Value | None = None  # by which programs share out the tiles of their outermost loop
     registers: tuple[int, int] | None = None  # of a producer's thread and a consumer's, where they divide them
     is_padded: bool = False  # whether it reads blocks through pointers that are smaller than their tiles

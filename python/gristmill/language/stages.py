@@ -128,6 +128,28 @@ def _(m: Any, op: Any, pipe: Any) -> None:
     m.next_slot(pipe)
 
 
+@op("internal", kind="tile", effect="act")
+def wait_turn() -> None:
+    """Wait until the warpgroup before has begun its products of this step; the first one for the last one's before."""
+    emit_effect("wait_turn")
+
+
+@wait_turn.lower(on="threads")
+def _(m: Any, op: Any) -> None:
+    m.wait_turn()
+
+
+@op("internal", kind="tile", effect="act")
+def pass_turn() -> None:
+    """Let the next warpgroup begin its products; behind the last one the first."""
+    emit_effect("pass_turn")
+
+
+@pass_turn.lower(on="threads")
+def _(m: Any, op: Any) -> None:
+    m.pass_turn()
+
+
 @op("internal", kind="tile", effect="act", fills_shared=True)
 def acquire(pipe: Any) -> Value:
     """Wait until the producers' slot is empty; returns its number."""

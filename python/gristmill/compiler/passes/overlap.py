@@ -4,6 +4,9 @@ In `acc = dot(f(dot(a, b)), c, acc)` each step's second product waits for what i
 by a step it does not: the second product of the step before begins with this step's first one, and both run while this
 step's numbers are computed. The first step's numbers come before the loop, the last step's product behind it.
 
+Warpgroups take turns: each begins its products of a step behind the one before it, so that one multiplies while another
+computes, and not all wait for the tensor cores together.
+
 A product is waited for where something reads its sums. The words that it holds stay as they are until then, so what
 the next one holds is made behind the wait; slots that it read are free there too.
 """
@@ -30,28 +33,32 @@ from gristmill.compiler.ir import (
     uses,
 )
 from gristmill.compiler.op import ROWS, Builder, building
+from gristmill.compiler.tensor import GROUP_WARPS
 from gristmill.language import elementwise as ew
 
 
 def run(function: Function) -> None:
     """Shift and open the chained products of every loop whose operands other warps bring."""
     if function.producer is not None:
-        _block(function.body)
+        _block(function.body, function)
 
 
-def _block(block: Block) -> None:
+def _block(block: Block, function: Function) -> None:
     statements: list[Statement] = []
     left = list(block.statements)
     while left:
         statement = left.pop(0)
         for inner in statement.blocks:
-            _block(inner)
+            _block(inner, function)
         chain = _chain_of(statement) if isinstance(statement, For) else None
         if chain is None:
             if isinstance(statement, For) and _has_several(statement):
                 _open(statement.body)
             statements.append(statement)
             continue
+        if function.present_warps > GROUP_WARPS:
+            function.takes_turns = True
+            _take_turns(chain)
         freeing = _freeing(left) if chain.is_inside else []
         statements += _shifted(chain, freeing)
         left = [s for s in left if s not in freeing]
@@ -190,6 +197,18 @@ def _shifted(chain: _Chain, freeing: list[Statement]) -> list[Statement]:
     return [*before.statements, If([goes], then, otherwise, loop.results, {}, loop.position)]
 
 
+def _take_turns(chain: _Chain) -> None:
+    """Let one warpgroup multiply while the others compute: each begins a step's products when it is its turn."""
+    waiting, passing = Block(), Block()
+    for block, name in ((waiting, "wait_turn"), (passing, "pass_turn")):
+        with building(Builder(block)) as builder:
+            builder.position = chain.first.position
+            ROWS[name]()
+    statements = chain.loop.body.statements
+    place = statements.index(chain.first)
+    statements[place : place + 1] = [*waiting.statements, chain.first, *passing.statements]
+
+
 def _carried(chain: _Chain) -> list[Value]:
     """What goes round the shifted loop: what went before but for the sums, and what the product is going to take."""
     yields = [v for i, v in enumerate(chain.loop.body.yields) if i != chain.place]
@@ -203,7 +222,8 @@ def _body(chain: _Chain, given: list[Value]) -> Block:
     words, sums = (Value(v.type, v.name) for v in given[-2:])
     earlier = clone_block(Block(statements=chain.own), {chain.words: words, last.operands[-1]: sums})
     product = products_in(earlier)[0]
-    rest = [s for s in body.statements if s not in chain.own]
+    passing = [s for s in body.statements if isinstance(s, Op) and s.name == "pass_turn"]
+    rest = [s for s in body.statements if s not in chain.own and s not in passing]
     place = rest.index(chain.first) + 1
     while _frees(rest[place]) or not rest[place].operands:
         place += 1
@@ -211,7 +231,7 @@ def _body(chain: _Chain, given: list[Value]) -> Block:
         replace_below(statement, {body.arguments[1 + chain.place]: product.results[0]})
     same = {body.arguments[1 + chain.place]: product.results[0]}
     yields = [same.get(v, v) for v in given]
-    block = Block([*kept, words, sums], [*rest[:place], *earlier.statements, *rest[place:]], yields)
+    block = Block([*kept, words, sums], [*rest[:place], *earlier.statements, *passing, *rest[place:]], yields)
     _open(block)
     return block
 

@@ -74,6 +74,18 @@ class PipeMachine(ThreadMachine):
     def next_slot(self, pipe: Any) -> None:
         pipe.state.taken += 1
 
+    def wait_turn(self) -> None:
+        self._turn(True)
+
+    def pass_turn(self) -> None:
+        self._turn(False)
+
+    def _turn(self, is_waiting: bool) -> None:
+        """All warpgroups go step by step here: there is no order to keep, but each turn must be taken and passed."""
+        if self.roles.has_turn == is_waiting:
+            raise SimulationError("a turn is not passed before the next, or was not taken", fix=COMPILER_FIX)
+        self.roles.has_turn = is_waiting
+
     def acquire(self, pipe: Any) -> V:
         state = pipe.state
         rounds, slot = divmod(state.filled, pipe.stages)

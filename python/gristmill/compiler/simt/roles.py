@@ -46,6 +46,7 @@ class Roles:
         self.is_done = dict.fromkeys(self.turn, False)
         self.failure: BaseException | None = None
         self.role = CONSUMERS
+        self.has_turn = False  # the consumers, to begin products
         self.vain = 0  # waits since the last one that ended
 
     def run(self, consume: Callable[[], object], produce: Callable[[], object]) -> None:
@@ -55,6 +56,8 @@ class Roles:
         try:
             consume()
             self.is_done[CONSUMERS] = True
+            if self.has_turn:
+                raise SimulationError("a turn is never passed", fix=COMPILER_FIX)
             while not self.is_done[PRODUCERS]:
                 self._switch()
         except BaseException as error:

@@ -176,15 +176,53 @@ def _call(
     return cuda_text.call(m, code, dtype, count, [*descriptors, *words, *sums], ATTRIBUTES)
 
 
+def _group(m: Any) -> V:
+    """The number of the thread's warpgroup."""
+    return m.emit(f"lshr {m.typed(m.uniform_warp())}, {GROUP_WARPS.bit_length() - 1}", dt.i32)
+
+
 def barrier(m: Any) -> None:
     """A warpgroup's own barrier; behind that of the consumers, if they are more."""
     if m.num_warps == GROUP_WARPS:
         return m.barrier()
-    first = m.emit(f"lshr {m.typed(m.uniform_warp())}, {GROUP_WARPS.bit_length() - 1}", dt.i32)
-    number = m.add(first, m.constant(dt.i32, cuda_roles.CONSUMERS + 1))
+    number = m.add(_group(m), m.constant(dt.i32, cuda_roles.CONSUMERS + 1))
     name = "llvm.nvvm.barrier.cta.sync.aligned.count"
     m.declarations.add(f"declare void @{name}(i32, i32)")
     m.say(f"call void @{name}({m.typed(number)}, i32 {32 * GROUP_WARPS})")
+
+
+# A warpgroup's turn is a barrier of it and of the one before, which only arrives. The turn is the first one's when all
+# begin, as if the last one had passed it, and is taken back when all are done: no barrier is left half way.
+TURN = f"bar.%s $0, {64 * GROUP_WARPS};"
+
+
+def _turns(m: Any) -> V:
+    """The barrier of the first warpgroup's turn, behind those of the warpgroups."""
+    return m.constant(dt.i32, cuda_roles.CONSUMERS + 1 + m.function.present_warps // GROUP_WARPS)
+
+
+def wait_turn(m: Any) -> None:
+    """Wait until the warpgroup before has passed the turn."""
+    cuda_roles.assembly(m, TURN % "sync", m.add(_turns(m), _group(m)))
+
+
+def pass_turn(m: Any) -> None:
+    """Arrive where the next warpgroup waits."""
+    last = m.constant(dt.i32, m.function.present_warps // GROUP_WARPS - 1)
+    group = _group(m)
+    following = m.select(m.compare("==", group, last), m.constant(dt.i32, 0), m.add(group, m.constant(dt.i32, 1)))
+    cuda_roles.assembly(m, TURN % "arrive", m.add(_turns(m), following))
+
+
+def begin_turns(m: Any) -> None:
+    """The last warpgroup lets the first one begin."""
+    last = m.constant(dt.i32, m.function.present_warps // GROUP_WARPS - 1)
+    cuda_roles.assembly(m, f"@$1 {TURN % 'arrive'}", _turns(m), m.compare("==", _group(m), last))
+
+
+def finish_turns(m: Any) -> None:
+    """The first warpgroup takes back what the last one passed."""
+    cuda_roles.assembly(m, f"@$1 {TURN % 'sync'}", _turns(m), m.compare("==", _group(m), m.constant(dt.i32, 0)))
 
 
 def settle(m: Any, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:

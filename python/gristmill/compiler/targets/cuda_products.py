@@ -122,6 +122,12 @@ class CudaTensorMachine(TensorMachine):
     def group_barrier(self) -> None:
         cuda_groups.barrier(self)
 
+    def wait_turn(self) -> None:
+        cuda_groups.wait_turn(self)
+
+    def pass_turn(self) -> None:
+        cuda_groups.pass_turn(self)
+
     def take_turns(self, op: Op) -> V:
         return cuda_roles.take_turns(self)
 

@@ -35,7 +35,7 @@ class State:
 
 def text(m: Any, values: dict[Any, Any]) -> None:
     """Emit both programs."""
-    from gristmill.compiler.targets import cuda_windows
+    from gristmill.compiler.targets import cuda_groups, cuda_windows
 
     function = m.function
     m.run(function.common, values)
@@ -54,9 +54,13 @@ def text(m: Any, values: dict[Any, Any]) -> None:
         m.role = ROLES[i]
         if function.registers:
             assembly(m, f"setmaxnreg.{change}.sync.aligned.u32 {function.registers[i]};")
+        if program is function.body and function.takes_turns:
+            cuda_groups.begin_turns(m)
         m.run(program, dict(values))
         if program is function.body:
             cuda_windows.finish(m)
+            if function.takes_turns:
+                cuda_groups.finish_turns(m)
         m.say(f"br label %{labels[2]}")
     m.begin_label(labels[2])
 

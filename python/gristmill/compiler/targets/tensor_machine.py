@@ -44,6 +44,14 @@ class TensorMachine(Machine):
         """Go on to the consumers' next slot."""
 
     @abstractmethod
+    def wait_turn(self) -> None:
+        """Wait for the warpgroup's turn: what is the first one's when the consumers begin."""
+
+    @abstractmethod
+    def pass_turn(self) -> None:
+        """Give the turn to the next warpgroup."""
+
+    @abstractmethod
     def acquire(self, pipe: Any) -> V:
         """Wait until the producers' slot is empty; returns its number."""
 

@@ -11,7 +11,7 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
-LOG2_E = 1.4426950408889634
+LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
@@ -131,11 +131,9 @@ def attention_forward(
             total = total * fall + tl.sum(p, 1)
             sums *= fall[:, None]
             sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
-        tl.store(
-            lse + head * queries + rows, (most + tl.log2(total)) / LOG2_E, mask=(steps < BLOCK_M) & (rows < queries)
-        )
-        sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
+        sums *= part_of(total)[:, None]
         to.store([i, j, row, 0], sums.to(D).reshape(1, 1, padded(BLOCK_M), HEAD))
+        tl.store(lse + head * queries + rows, logarithm(most, total), mask=(steps < BLOCK_M) & (rows < queries))
 
 
 def factor_of(scale):
@@ -149,6 +147,16 @@ def weights(s, most, factor):
     origin = tl.where(top == -float("inf"), 0.0, top)
     # Rounded once: large products would lose what they differ by.
     return tl.exp2(tl.fma(s, factor, -origin[:, None])), tl.exp2(most - origin), top
+
+
+def part_of(total):
+    """What values summed with weights are multiplied by; 0 where there are none."""
+    return tl.where(total > 0, tl.extra.libdevice.fast_dividef(1.0, total), 0.0)
+
+
+def logarithm(most, total):
+    """The natural logarithm of 2 to the power of `most`, `total` times."""
+    return (most + tl.extra.libdevice.fast_log2f(total)) * LN_2
 
 
 def blocks_of(p, batch, heads, rows, batch_stride, head_stride, row_stride, ROWS, HEAD):
@@ -165,11 +173,12 @@ def together(heads, bytes_of_head, causal):
 
 def place_of(tile, heads, height, near, causal):
     """The head and the number of a block of its queries: of some heads the longest blocks first."""
-    group = tile // (height * near)
-    rest = tile % (height * near)
-    count = tl.minimum(near, heads - group * near)
-    row = rest // count
-    return group * near + rest % count, tl.where(causal > 0, height - 1 - row, row)
+    group, place = tile // (height * near), tile % (height * near)
+    last = heads % near  # of the last group, if it is not full: what no loop changes is fast to divide by
+    is_full = (group + 1) * near <= heads
+    row = tl.where(is_full, place // near, place // last)
+    head = group * near + tl.where(is_full, place % near, place % last)
+    return head, tl.where(causal > 0, height - 1 - row, row)
 
 
 def limits(rows, keys, shift, causal, window):

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import LOG2_E, is_laid
+from attention import LOG2_E, is_laid, logarithm, part_of
 
 import gristmill as gm
 import gristmill.language as tl
@@ -70,8 +70,8 @@ def attention_combine(
         total = total * fall + weight
         sums = sums * fall[:, None] + values * weight[:, None]
         most = top
-    tl.store(lse + rows, most + tl.log2(total) / LOG2_E, mask=inside)
-    sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
+    tl.store(lse + rows, logarithm(most * LOG2_E, total), mask=inside)
+    sums *= part_of(total)[:, None]
     head = rows // queries
     to = head // heads * out_batch + head % heads * out_head + rows % queries * out_row
     tl.store(out + to[:, None] + d[None, :], sums, mask=inside[:, None])

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, is_laid, np_seen, np_weighted, seen, weights
+from attention import ACCURACY, FIRST, LAST, factor_of, is_laid, logarithm, np_seen, np_weighted, seen, weights
 from tiles import is_along
 
 import gristmill as gm
@@ -180,7 +180,7 @@ def store_part(partial, partial_lse, first, rows, height, most, total, sums):
     weight = tl.sum(total, 1)
     inside = rows < height
     places = tl.where(inside, first + rows, 0)  # promises nothing: lengths need not be multiples for it
-    tl.store(partial_lse + places, (most + tl.log2(weight)) / LOG2_E, mask=inside)
+    tl.store(partial_lse + places, logarithm(most, weight), mask=inside)
     sums *= tl.where(weight > 0, 1 / weight, 0.0)[:, None]
     d = tl.arange(0, sums.shape[1])
     tl.store(partial + places[:, None] * sums.shape[1] + d[None, :], sums, mask=inside[:, None])

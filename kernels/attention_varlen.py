@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, LOG2_E, factor_of, is_laid, seen, weights
+from attention import ACCURACY, FIRST, LAST, factor_of, is_laid, logarithm, part_of, seen, weights
 from attention import reference as reference_of_one
 from attention_decode import is_seen
 from tiles import next_turn
@@ -136,8 +136,8 @@ def attention_varlen_forward(
                 total = total * fall + tl.sum(p, 1)
                 sums = tl.dot(p.to(D), z, sums * fall[:, None])
             places = tl.where(rows < queries, head * tokens + first_query + rows, 0)
-            tl.store(lse + places, (most + tl.log2(total)) / LOG2_E, mask=rows < queries)
-            sums *= tl.where(total > 0, 1 / total, 0.0)[:, None]
+            tl.store(lse + places, logarithm(most, total), mask=rows < queries)
+            sums *= part_of(total)[:, None]
             tl.store(out + head * out_head + (first_query + rows)[:, None] * out_row + d, sums, mask=inside)
         before += heads * height
 

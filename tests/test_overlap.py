@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
+from gristmill.compiler.compile import compile_variant
 from gristmill.compiler.ir import Block, For, Op, Statement, used_below, walk
 from gristmill.compiler.passes import overlap
 from gristmill.compiler.simt import run as simulation
+from gristmill.compiler.simt.pipes import PipeMachine
 from gristmill.compiler.simt.run import run_simulated
+from gristmill.compiler.targets import TARGETS
 from gristmill.errors import SimulationError
+from gristmill.specialisation import VARIANTS
 from machines import bfloat16, kernel_of
 from test_windows_shapes import on_each, prepared, run_windows
 
@@ -192,6 +198,35 @@ def test_slots_are_free_behind_the_wait(name):
         assert where(block, release) > where(block, settles(block)[product])
 
 
+# ---- turns -----------------------------------------------------------------------------------------------------------
+
+
+def turns(block: Block) -> list[str]:
+    """The products of a block, and where warpgroups wait for their turn and pass it."""
+    names = [s.name for s in block.statements if isinstance(s, Op)]
+    return [name for name in names if name in ("wait_turn", "product", "pass_turn")]
+
+
+@pytest.mark.parametrize(("warps", "is_alone"), [(4, True), (8, False)])
+def test_warpgroups_begin_the_products_of_a_step_in_turn(warps, is_alone):
+    function = prepared(chained(warps=warps))
+    found = sorted(t for t in (turns(b) for s in walk(function.body) for b in s.blocks) if t)
+    last = ["product"]
+    both = [["product"] * 2] if is_alone else [["wait_turn", "product", "product", "pass_turn"]]
+    first = ["product", "product"] if is_alone else ["wait_turn", "product", "pass_turn", *last]
+    assert found == sorted([*both, first])
+    assert function.takes_turns is not is_alone
+
+
+def test_a_turn_is_a_barrier_of_two_warpgroups():
+    """The last one lets the first begin, and the first takes back what the last has passed."""
+    kernel = chained(warps=8)
+    text = compile_variant(kernel, kernel.specialisations()[0], VARIANTS[0], TARGETS["sm_90a"]).code.decode()
+    found = re.findall(r"(@%p\d+ )?bar\.(sync|arrive) %r\d+, 256;", text)
+    kinds = [("begins " if guard else "") + kind for guard, kind in found]
+    assert kinds == ["begins arrive", *["sync", "arrive"] * 2, "begins sync"]
+
+
 # ---- mistakes that the simulated device finds ------------------------------------------------------------------------
 
 
@@ -212,3 +247,22 @@ def test_slots_that_are_free_before_the_wait_are_found(monkeypatch):
     monkeypatch.setattr(overlap._Opened, "add", add_at_once)
     with pytest.raises(SimulationError, match="is written while a product that nobody has waited for reads it"):
         run_chained(run_simulated, chained(), 7)
+
+
+@pytest.mark.parametrize(
+    "name, message", [("pass_turn", "is not passed before the next"), ("wait_turn", "was not taken")]
+)
+def test_turns_that_are_not_taken_or_passed_are_found(name, message, monkeypatch):
+    monkeypatch.setattr(simulation, "_prepared", simulation._prepared.__wrapped__)
+    monkeypatch.setattr(PipeMachine, name, lambda machine: None)
+    with pytest.raises(SimulationError, match=message):
+        run_chained(run_simulated, chained(warps=8), 3, warps=8)
+
+
+def test_a_turn_that_is_never_passed_is_found(monkeypatch):
+    calls = iter(range(9))
+    passing = PipeMachine.pass_turn
+    monkeypatch.setattr(simulation, "_prepared", simulation._prepared.__wrapped__)
+    monkeypatch.setattr(PipeMachine, "pass_turn", lambda m: None if next(calls) == 2 else passing(m))
+    with pytest.raises(SimulationError, match="a turn is never passed"):
+        run_chained(run_simulated, chained(warps=8), 3, warps=8)

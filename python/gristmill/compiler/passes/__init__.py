@@ -9,6 +9,7 @@ from gristmill.compiler.passes import (
     access,
     apart,
     carried,
+    divisions,
     hold,
     late,
     layout,
@@ -47,6 +48,8 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("spread", spread.run, ("cuda",)),
     # After it: what a thread has to hold depends on the number of threads.
     ("hold", hold.run, ("cuda",)),
+    # After all that look at what indices are divided by; before loops become several programs.
+    ("divisions", divisions.run, ("cuda",)),
     # After it: what is held may be read late.
     ("late", late.run, ("cuda",)),
     # Before layouts: tensor cores have their own.

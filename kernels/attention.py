@@ -131,7 +131,7 @@ def attention_forward(
             total = total * fall + tl.sum(p, 1)
             sums *= fall[:, None]
             sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
-        sums *= part_of(total)[:, None]
+        sums *= inverse_of(total)[:, None]
         to.store([i, j, row, 0], sums.to(D).reshape(1, 1, padded(BLOCK_M), HEAD))
         tl.store(lse + head * queries + rows, logarithm(most, total), mask=(steps < BLOCK_M) & (rows < queries))
 
@@ -149,8 +149,8 @@ def weights(s, most, factor):
     return tl.exp2(tl.fma(s, factor, -origin[:, None])), tl.exp2(most - origin), top
 
 
-def part_of(total):
-    """What values summed with weights are multiplied by; 0 where there are none."""
+def inverse_of(total):
+    """1 / total; 0 where nothing was summed."""
     return tl.where(total > 0, tl.extra.libdevice.fast_dividef(1.0, total), 0.0)
 
 

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import LOG2_E, is_laid, logarithm, part_of
+from attention import LOG2_E, inverse_of, is_laid, logarithm
 
 import gristmill as gm
 import gristmill.language as tl
@@ -71,7 +71,7 @@ def attention_combine(
         sums = sums * fall[:, None] + values * weight[:, None]
         most = top
     tl.store(lse + rows, logarithm(most * LOG2_E, total), mask=inside)
-    sums *= part_of(total)[:, None]
+    sums *= inverse_of(total)[:, None]
     head = rows // queries
     to = head // heads * out_batch + head % heads * out_head + rows % queries * out_row
     tl.store(out + to[:, None] + d[None, :], sums, mask=inside[:, None])

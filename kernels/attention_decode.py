@@ -3,7 +3,19 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, factor_of, is_laid, logarithm, np_seen, np_weighted, seen, weights
+from attention import (
+    ACCURACY,
+    FIRST,
+    LAST,
+    factor_of,
+    inverse_of,
+    is_laid,
+    logarithm,
+    np_seen,
+    np_weighted,
+    seen,
+    weights,
+)
 from tiles import is_along
 
 import gristmill as gm
@@ -14,7 +26,11 @@ D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 ROWS = 16  # queries of a program: what an instruction of a tensor core takes
 KEYS = 64  # of which parts have whole blocks
-CONFIG = gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False)
+# Few warps wait little for each other; where loads are narrow, more have registers for the addresses.
+CONFIGS = [
+    gm.Config(STEP=32, num_warps=2, num_stages=3, aligned=True),
+    gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False),
+]
 
 
 def programs(heads, queries, groups, batch, parts):
@@ -46,7 +62,7 @@ def suits(
     return is_k & is_v & others
 
 
-@gm.kernel(configs=[CONFIG], HEAD=[64, 128], grid=programs, pick=suits)
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], grid=programs, pick=suits)
 def attention_decode(
     q: gm.ptr[D],
     k: gm.ptr[D],
@@ -181,7 +197,7 @@ def store_part(partial, partial_lse, first, rows, height, most, total, sums):
     inside = rows < height
     places = tl.where(inside, first + rows, 0)  # promises nothing: lengths need not be multiples for it
     tl.store(partial_lse + places, logarithm(most, weight), mask=inside)
-    sums *= tl.where(weight > 0, 1 / weight, 0.0)[:, None]
+    sums *= inverse_of(weight)[:, None]
     d = tl.arange(0, sums.shape[1])
     tl.store(partial + places[:, None] * sums.shape[1] + d[None, :], sums, mask=inside[:, None])
 
@@ -206,7 +222,7 @@ def suits_pages(
     return is_k & is_v & is_table & (page > 0) & (gm.next_power_of_2(page) == page) & others
 
 
-@gm.kernel(configs=[CONFIG], HEAD=[64, 128], grid=programs, pick=suits_pages)
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], grid=programs, pick=suits_pages)
 def attention_decode_paged(
     q: gm.ptr[D],
     k: gm.ptr[D],

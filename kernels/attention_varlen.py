@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from attention import ACCURACY, FIRST, LAST, factor_of, is_laid, logarithm, part_of, seen, weights
+from attention import ACCURACY, FIRST, LAST, factor_of, inverse_of, is_laid, logarithm, seen, weights
 from attention import reference as reference_of_one
 from attention_decode import is_seen
 from tiles import next_turn
@@ -137,7 +137,7 @@ def attention_varlen_forward(
                 sums = tl.dot(p.to(D), z, sums * fall[:, None])
             places = tl.where(rows < queries, head * tokens + first_query + rows, 0)
             tl.store(lse + places, logarithm(most, total), mask=rows < queries)
-            sums *= part_of(total)[:, None]
+            sums *= inverse_of(total)[:, None]
             tl.store(out + head * out_head + (first_query + rows)[:, None] * out_row + d, sums, mask=inside)
         before += heads * height
 

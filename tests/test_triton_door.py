@@ -8,6 +8,7 @@ import types
 import numpy as np
 import pytest
 
+import gristmill as gm
 import gristmill.language
 from gristmill.compat import record, triton
 from gristmill.compat.triton import language as tl
@@ -105,13 +106,23 @@ def test_a_launch_says_how_kernels_are_compiled_and_called(launch):
     assert caught.value.position.file.endswith("test_triton_door.py")
 
 
+COPY_TYPES = {"x_ptr": gm.ptr[gm.f32], "y_ptr": gm.ptr[gm.f32], "n": gm.i32, "scale": gm.f32}
+
+
+def tuned_copy(configs=None, **tuning):
+    """Declare a kernel whose tuning asks for Python at each launch."""
+    tuned = triton.autotune([triton.Config({"BLOCK": 4})], key=["n"], **tuning)(copy_kernel)
+    return gm.specialise(tuned, signature=COPY_TYPES, constants={"dtype": gm.f32}, configs=configs, grid=1)
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
         (lambda: triton.testing.do_bench, "measures kernels that are compiled when they are launched"),
         (lambda: triton.runtime.driver.active.utils, "asks a device, and kernels are built without one"),
-        (lambda: triton.autotune([], key=[], prune_configs_by={"early_config_prune": print}), "cannot run `prune_"),
-        (lambda: triton.autotune([], key=[], pre_hook=print), "cannot run `pre_hook`"),
+        (lambda: tuned_copy(prune_configs_by={"early_config_prune": print}), "cannot run `prune_configs_by`"),
+        (lambda: tuned_copy(pre_hook=print), "cannot run `pre_hook`"),
+        (lambda: triton.autotune([], key=[], budget=3), "`triton.autotune` has no argument `budget`"),
         (lambda: triton.jit(3), "decorates a function"),
     ],
 )
@@ -119,6 +130,11 @@ def test_what_needs_a_compiler_or_a_device_at_run_time_says_what_to_do_instead(u
     with pytest.raises(DeclarationError, match=message) as caught:
         use()
     assert caught.value.fix
+
+
+def test_a_kernel_that_is_pruned_when_it_is_launched_compiles_in_configurations_of_the_declaration():
+    kernel = tuned_copy([gm.Config(BLOCK=8)], prune_configs_by={"early_config_prune": print})
+    assert [s.id for s in kernel.specialisations()] == ["copy_kernel__8__true__w4"]
 
 
 def test_tuning_hints_are_accepted_and_change_nothing():

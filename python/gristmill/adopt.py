@@ -45,6 +45,7 @@ class Jitted:
     function: FunctionType
     configs: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
     heuristics: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -70,6 +71,10 @@ def specialise(
     """
     jitted = unwrap(kernel)
     site = _find_call_site(jitted.function)
+    if configs is None and jitted.hooks:
+        message = f"`triton.autotune` cannot run `{jitted.hooks[0]}`: nothing is tuned when the program runs"
+        fix = "list those to compile: `configs=[gm.Config(...)]`; `where=` and `pick=` say which suit"
+        raise at(site.of_name(), message, fix)
     reader = _Reader(jitted, site, dict(signature), dict(constants or {}), configs)
     sets = {key: value for key, value in given.items() if key not in _OPTIONS}
     for option in _OPTIONS[1:]:
@@ -103,6 +108,7 @@ def unwrap(kernel: object) -> Jitted:
     """
     configs: list[Any] = []
     keys: list[str] = []
+    hooks: list[str] = []
     heuristics: dict[str, Callable[..., Any]] = {}
     inner: Any = kernel
     while not inspect.isfunction(inner):
@@ -112,9 +118,10 @@ def unwrap(kernel: object) -> Jitted:
             raise _here(message, "pass a function, or one under `triton.jit`")
         configs = configs or list(getattr(inner, "configs", ()))
         keys = keys or list(getattr(inner, "keys", None) or ())
+        hooks += getattr(inner, "hooks", ())
         heuristics |= dict(getattr(inner, "values", {}) or {})
         inner = following
-    return Jitted(inner, configs, keys, heuristics)
+    return Jitted(inner, configs, keys, hooks, heuristics)
 
 
 def _read_config(config: Any) -> Config:

@@ -160,6 +160,10 @@ def _check_filled(name: str, value: object, site: Site) -> None:
         raise at(site.of_value(name), f"`{name}` is still to be chosen", "write what the comment beside it says")
 
 
+class Array:
+    """An array, of which at build time only that there is one is known."""
+
+
 class _Reader:
     """Sorts the parameters of a function into arrays and scalars, constants, and what is fixed."""
 
@@ -258,10 +262,17 @@ class _Reader:
                 raise at(self.site.of_name(), message, f"pass `{name}=` to `gm.specialise`")
         return {name: self._heuristic(name, function) for name, function in found.items()}
 
+    def _known(self) -> dict[str, object]:
+        """What heuristics may read beside constants: which arrays there are, what is None, and dtypes."""
+        arrays = {name: Array() for name, t in self.types.items() if isinstance(t, PointerType)}
+        return arrays | {name: value for name, value in self.fixed.items() if value is None or isinstance(value, Dtype)}
+
     def _heuristic(self, name: str, function: Callable[..., Any]) -> Callable[[Mapping[str, object]], object]:
+        known = self._known()
+
         def compute(values: Mapping[str, object]) -> object:
             try:
-                value = function(dict(values))
+                value = function(known | dict(values))
             except KeyError as error:
                 message = f"the heuristic for `{name}` reads `{error.args[0]}`, which is not known at build time"
             except Exception as error:

@@ -97,6 +97,7 @@ def execute(path: Path, name: str, stand_ins: Mapping[str, ModuleType]) -> Modul
     modules = {
         "triton": triton, "triton.language": language, "triton.language.math": language.math,
         "triton.language.extra": language.extra, "triton.language.extra.libdevice": libdevice,
+        "triton.tools": triton.tools, "triton.tools.tensor_descriptor": triton.tools.tensor_descriptor,
         "triton.language.extra.cuda": cuda, "triton.language.extra.cuda.libdevice": cuda_libdevice,
     }  # fmt: skip
     module = ModuleType(f"{name}_{next(_numbers)}")

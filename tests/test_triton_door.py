@@ -12,6 +12,7 @@ import gristmill as gm
 import gristmill.language
 from gristmill.compat import record, triton
 from gristmill.compat.triton import language as tl
+from gristmill.compat.triton.tools.tensor_descriptor import TensorDescriptor
 from gristmill.declare import load_kernels
 from gristmill.errors import DeclarationError
 from machines import bfloat16, on_each_machine
@@ -28,6 +29,7 @@ from gristmill.compat.triton.language.standard import sigmoid
 from gristmill.compat.triton.runtime import driver
 from gristmill.compat.triton.runtime.autotuner import OutOfResources
 from gristmill.compat.triton.runtime.jit import JITFunction
+from gristmill.compat.triton.tools.tensor_descriptor import TensorDescriptor
 """
 KERNEL = """
 SCALE: tl.constexpr = tl.constexpr(2.0)
@@ -38,10 +40,21 @@ def shifted(x: tl.tensor, by: tl.constexpr = 1.0) -> tl.tensor:
     return x + by
 
 
+@triton.constexpr_function
+def first(names):
+    return min({name: len(name) for name in names}.values())
+
+
+@triton.jit
+def inside(i: tl.constexpr, n: tl.constexpr):
+    return i < n
+
+
 @triton.jit(do_not_specialize=["n"], debug=False)
 def kernel(x_ptr: tl.pointer_type, y_ptr, n: tl.int32, BLOCK: "tl.constexpr"):
+    tl.static_assert(first(("i", "one")) == 1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i, mask=i < n)
+    x = tl.load(x_ptr + i, mask=inside(i, n))
     start = tl.float32(0.5)
     one: tl.constexpr = tl.constexpr(1.0)
     v = libdevice.tanh(x.to(tl.float32)) * SCALE + rsqrt(tl.math.exp(x.to(tl.float32))) + start
@@ -307,6 +320,28 @@ def test_a_launch_that_cannot_be_noted_is_an_error(launch, message):
     with record(), pytest.raises(DeclarationError, match=message) as caught:
         launch()
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("blocks", "entry"),
+    [
+        ([(16, 32), (16, 32)], "gm.descriptor[gm.f32, 16, 32],"),
+        ([(16, 32), (64, 32)], "gm.descriptor[gm.f32, 'BLOCK', 32],"),
+        ([(1, 1), (1, 1)], '...,  # choose: the sizes of a block, as in gm.descriptor[gm.f32, "BLOCK_M", 64]'),
+        ([(8, 32), (64, 32)], '...,  # choose: the sizes of a block, as in gm.descriptor[gm.f32, "BLOCK_M", 64]'),
+    ],
+)
+def test_a_descriptor_is_noted_with_its_block(blocks, entry):
+    torch = pytest.importorskip("torch")
+
+    @triton.jit
+    def block_kernel(desc, BLOCK: tl.constexpr):
+        pass
+
+    with record() as recording:
+        for block, size in zip(blocks, (16, 64), strict=True):
+            block_kernel[(1,)](TensorDescriptor.from_tensor(torch.zeros(64, 32), list(block)), BLOCK=size)
+    assert f'"desc": {entry}' in recording.text()
 
 
 def test_a_recording_without_launches_is_an_error():

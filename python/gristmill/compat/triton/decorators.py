@@ -54,7 +54,12 @@ class _Decorated:
 
 
 class JITFunction(_Decorated):
-    """A function under `triton.jit`; `options` are its arguments, of which none changes what is computed."""
+    """A function under `triton.jit`; `options` are its arguments, of which none changes what is computed.
+
+    As Triton, the compiler takes what it annotates as a constant for a hint where a kernel calls it.
+    """
+
+    takes_hints = True
 
     def __init__(self, fn: Any, **options: Any):
         if not inspect.isfunction(fn):
@@ -62,6 +67,17 @@ class JITFunction(_Decorated):
             raise DeclarationError(message, fix="put it directly above a `def`", position=caller_position())
         super().__init__(fn)
         self.options = options
+
+
+class ConstexprFunction:
+    """A function under `triton.constexpr_function`: kernels call it on what is known when they are built."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.fn(*arguments, **keywords)
 
 
 class Config:

@@ -32,7 +32,7 @@ def _utilities() -> dict[str, ModuleType]:
     ops.is_hip = general.is_npu_available = lambda: False
     general.infer_device = ops.infer_device = lambda: "cuda"
     names = ("liger_kernel", "liger_kernel.ops", "liger_kernel.backends", "liger_kernel.functional")
-    names += ("liger_kernel.ops.softmax",)
+    names += ("liger_kernel.ops.softmax", "liger_kernel.ops.sparsemax")
     return {name: Anything(name) for name in names} | {ops.__name__: ops, general.__name__: general}
 
 

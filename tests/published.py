@@ -83,6 +83,7 @@ class Anything(ModuleType):
 
 def _torch() -> dict[str, ModuleType]:
     names = ("torch", "torch.distributed", "torch.distributed.tensor", "torch.nn", "torch.nn.functional")
+    names += ("torch.nn.modules", "torch.nn.modules.utils")
     found = {name: Anything(name) for name in names}
     found["torch"].__version__ = "2.8.0"
     for device in ("cuda", "xpu"):

@@ -12,6 +12,7 @@ import pytest
 import gristmill as gm
 import gristmill.language as tl
 import liger
+import liger_attention  # noqa: F401  (declares cases)
 import liger_losses  # noqa: F401  (declares cases)
 import liger_mhc  # noqa: F401  (declares cases)
 import liger_mlp  # noqa: F401  (declares cases)

@@ -52,6 +52,20 @@ def test_ptx_assembles(title, target):
         assert assemble_text([code], target)
 
 
+@needs_ptxas
+@pytest.mark.parametrize("title", [title for title in CASES if CASES[title].file == "large_head_attention"])
+def test_heads_of_512_in_their_own_blocks(title, pytestconfig):
+    if not pytestconfig.getoption("--thorough"):
+        pytest.skip("runs with --thorough")
+    given = {name: value for name, value in CASES[title].declaration.items() if name != "configs"}
+    given |= {"constants": given["constants"] | {"HEAD_DIM": [512]}, "dtypes": [gm.bf16]}
+    kernel = gm.specialise(getattr(unsloth_kernels.load("large_head_attention"), CASES[title].kernel), **given)
+    CASES.agrees(run_simulated, title, kernel.specialisations()[0], kernel)
+    for specialisation in kernel.specialisations():
+        code = compile_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"]).code.decode()
+        assert assemble_text([code], "sm_90a")
+
+
 def test_every_kernel_of_attention_and_of_grouped_products_has_a_case():
     declared = {(case.file, case.kernel) for case in CASES.values()}
     for name in {file for file, _ in declared} - {"fp8"}:

@@ -70,9 +70,9 @@ def rows_of_keys(lo, hi):
     return first.astype(np.int32), last.astype(np.int32)
 
 
-def states(draw, heads):
+def states(draw, heads, width):
     """Heads [batch, head, row, column] that lie row by row in memory, as a model's do."""
-    return draw.normal(BATCH, LENGTH, heads, WIDTH).swapaxes(1, 2)
+    return draw.normal(BATCH, LENGTH, heads, width).swapaxes(1, 2)
 
 
 def repeated(x):
@@ -90,8 +90,8 @@ def weights(q, k):
     return powers / sums, (largest + np.log(sums))[..., 0] * LOG2_E
 
 
-def operands(draw):
-    q, k, v = states(draw, HEADS), states(draw, KV_HEADS), states(draw, KV_HEADS)
+def operands(draw, width):
+    q, k, v = (states(draw, heads, width) for heads in (HEADS, KV_HEADS, KV_HEADS))
     lo, hi = ranges()
     return {"Q": q, "K": k, "V": v, "LO": lo, "HI": hi, "qk_scale": SCALE * LOG2_E, "G": GROUP, "S": LENGTH}
 
@@ -101,7 +101,7 @@ def operands(draw):
     strided(**Q, **K, **V, o=("O", "m")) | RANGES | SIZES | {"LSE": SUMS["LSE"], "qk_scale": gm.f32, "H": gm.i32},
 )
 def _(draw, constants):
-    arguments = operands(draw)
+    arguments = operands(draw, constants["HEAD_DIM"])
     p, lse = weights(arguments["Q"], arguments["K"])
     arguments |= {"O": np.zeros_like(arguments["Q"]), "LSE": draw.empty(*lse.shape, dtype=np.float32), "H": HEADS}
     return arguments, {"O": p @ repeated(arguments["V"]), "LSE": lse}
@@ -112,14 +112,14 @@ def _(draw, constants):
     constants={"HEAD_DIM": [WIDTH], "BLOCK_M": [16]}, configs=None, num_warps=4,
 )  # fmt: skip
 def _(draw, constants):
-    out, up = states(draw, HEADS), states(draw, HEADS)
+    out, up = (states(draw, HEADS, constants["HEAD_DIM"]) for _ in range(2))
     arguments = {"O": out, "DO": up, "DELTA": draw.empty(BATCH, HEADS, LENGTH, dtype=np.float32)}
     return arguments | {"H": HEADS, "S": LENGTH}, {"DELTA": (wide(out) * wide(up)).sum(-1)}
 
 
-def backward(draw):
+def backward(draw, width):
     """Arguments, the weights and the gradient of the scores."""
-    arguments = operands(draw) | {"DO": states(draw, HEADS), "sm_scale": SCALE}
+    arguments = operands(draw, width) | {"DO": states(draw, HEADS, width), "sm_scale": SCALE}
     p, lse = weights(arguments["Q"], arguments["K"])
     back = wide(arguments["DO"]) @ repeated(arguments["V"]).swapaxes(2, 3)
     delta = (p * back).sum(-1)
@@ -132,14 +132,14 @@ BACKWARD = {**RANGES, **SIZES, **SUMS, **SCALES}
 
 @attention("_lh_bwd_dq", strided(**Q, **K, **V, **DO, dq=("DQ", "m")) | BACKWARD | {"H": gm.i32})
 def _(draw, constants):
-    arguments, _, scores = backward(draw)
+    arguments, _, scores = backward(draw, constants["HEAD_DIM"])
     arguments |= {"DQ": np.zeros_like(arguments["Q"]), "H": HEADS}
     return arguments, {"DQ": scores @ repeated(arguments["K"]) * SCALE}
 
 
 def summed(x):
     """Add the gradients of heads that share keys."""
-    return x.reshape(BATCH, KV_HEADS, GROUP, LENGTH, WIDTH).sum(2)
+    return x.reshape(BATCH, KV_HEADS, GROUP, *x.shape[2:]).sum(2)
 
 
 @attention(
@@ -149,7 +149,7 @@ def summed(x):
     grid=by_keys,
 )  # fmt: skip
 def _(draw, constants):
-    arguments, p, scores = backward(draw)
+    arguments, p, scores = backward(draw, constants["HEAD_DIM"])
     first, last = rows_of_keys(arguments["LO"], arguments["HI"])
     arguments |= {"QLO": first, "QHI": last, "HKV": KV_HEADS}
     arguments |= {name: np.zeros_like(arguments["K"]) for name in ("DK", "DV")}

@@ -12,6 +12,7 @@ import gristmill as gm
 import tutorial_attention as tutorials
 from assembled import assemble_text
 from gristmill.compiler.compile import compile_variant
+from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.targets import TARGETS
 from gristmill.dtypes import dt_numpy
 from gristmill.specialisation import VARIANTS
@@ -87,13 +88,13 @@ def pointers(dtype, causal, configs=SMALL):
 
 
 @cache
-def descriptors(dtype, causal, host, halves=False):
+def descriptors(dtype, causal, host, halves=False, configs=SMALL):
     arrays = {"M": gm.ptr[gm.f32], "sm_scale": gm.f32, "Z": gm.i32, "H": gm.i32, "N_CTX": gm.i32}
     for name, block in (("q", "BLOCK_M"), ("k", "BLOCK_N"), ("v", "BLOCK_N"), ("o", "BLOCK_M")):
         arrays[f"desc_{name}"] = gm.descriptor[dtype, block, "HEAD_DIM"] if host else gm.ptr[dtype]
     return gm.specialise(
         tutorials.descriptors_forward, name="descriptors_forward", signature=arrays, num_warps=4,
-        configs=list(SMALL),
+        configs=list(configs),
         constants={
             "HEAD_DIM": [WIDTH], "STAGE": [3 if causal else 1], "DTYPE": dtype, "warp_specialize": [True],
             "HALVES": [halves],
@@ -126,17 +127,12 @@ def test_weights_of_8_bits_are_off_by_their_rounding(run, causal):
     np.testing.assert_allclose(lse, sums, atol=2e-3)
 
 
-@on_each_machine
-@on_each_dtype
-@on_both_masks
-@pytest.mark.parametrize("host", [False, True], ids=["here", "host"])
-def test_descriptors_are_made_here_or_by_the_host(run, dtype, causal, host):
-    length = 96
+def through_descriptors(run, kernel, dtype, causal, length):
     q, k, v = (heads(length, dtype, seed) for seed in range(3))
     flat = [np.ascontiguousarray(x).reshape(-1, WIDTH) for x in (q, k, v, like(q))]
     lse = like(q[..., 0], np.float32)
     named = dict(zip(("desc_q", "desc_k", "desc_v", "desc_o"), flat, strict=True))
-    run(descriptors(dtype, causal, host), None, sm_scale=SCALE, M=lse, Z=BATCH, H=HEADS, N_CTX=length, **named)
+    run(kernel, None, sm_scale=SCALE, M=lse, Z=BATCH, H=HEADS, N_CTX=length, **named)
     _, want, sums = reference(q, k, v, kept(length, causal))
     assert_near(flat[3].reshape(q.shape), want, dtype)
     np.testing.assert_allclose(lse, sums, atol=2e-3)
@@ -144,13 +140,30 @@ def test_descriptors_are_made_here_or_by_the_host(run, dtype, causal, host):
 
 @on_each_machine
 @on_each_dtype
+@on_both_masks
+@pytest.mark.parametrize("host", [False, True], ids=["here", "host"])
+def test_descriptors_are_made_here_or_by_the_host(run, dtype, causal, host):
+    through_descriptors(run, descriptors(dtype, causal, host), dtype, causal, 96)
+
+
+@on_each_machine
+@on_each_dtype
 def test_sums_may_be_scaled_in_halves(run, dtype):
-    q, k, v = (heads(64, dtype, seed) for seed in range(3))
-    flat = [np.ascontiguousarray(x).reshape(-1, WIDTH) for x in (q, k, v, like(q))]
-    lse = like(q[..., 0], np.float32)
-    named = dict(zip(("desc_q", "desc_k", "desc_v", "desc_o"), flat, strict=True))
-    run(descriptors(dtype, True, True, True), None, sm_scale=SCALE, M=lse, Z=BATCH, H=HEADS, N_CTX=64, **named)
-    assert_near(flat[3].reshape(q.shape), reference(q, k, v, kept(64, True))[1], dtype)
+    through_descriptors(run, descriptors(dtype, True, True, True), dtype, True, 64)
+
+
+LARGE = (gm.Config(BLOCK_M=64, BLOCK_N=32, num_warps=4, num_stages=3),)
+
+
+@on_both_masks
+@pytest.mark.parametrize("host", [False, True], ids=["here", "host"])
+def test_warpgroups_multiply_what_the_hardware_copies(causal, host):
+    """Where two loops share the descriptors, threads copy."""
+    kernel = descriptors(gm.f16, causal, host, configs=LARGE)
+    (specialisation,) = kernel.specialisations()
+    code = compile_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"]).code.decode()
+    assert "wgmma" in code and (causal or "cp.async.bulk.tensor" in code)
+    through_descriptors(run_simulated, kernel, gm.f16, causal, 128)
 
 
 # ---- gradients -----------------------------------------------------------------------------------------------------

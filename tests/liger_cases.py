@@ -2,99 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 import gristmill as gm
 import liger
-from gristmill.declare import Kernel
-from gristmill.dtypes import dt_numpy
-from gristmill.specialisation import Specialisation
+from published_cases import Cases, D, Numbers, gradient, wide
 
-D = gm.dtype_var("D", gm.Float)
-CASES: dict[str, Case] = {}
+__all__ = ["CASES", "COLS", "ROWS", "D", "by_row", "case", "gradient", "row_stride", "strided", "wide"]
+
+CASES = Cases(liger.load)
+case = CASES.case
 ROWS, COLS = 3, 37
-POISON = -77.0
-
-Numbers = np.ndarray
-Outcome = tuple[dict[str, Any], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One declaration of a kernel; `make(draw, constants)` gives the arguments and what arrays hold afterwards.
-
-    What is wanted of an array is a tile of numbers, or (what to compute from the array, numbers). `ulps`: how many
-    roundings to the dtype of the largest number the kernel may be off, for its own intermediate results.
-    """
-
-    file: str
-    kernel: str
-    declaration: dict[str, Any]
-    make: Callable[[Draw, dict[str, Any]], Outcome]
-    ulps: int
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Draws arguments in the dtype of one specialisation."""
-
-    rng: np.random.Generator
-    dtype: Any
-
-    def normal(self, *shape: int, scale: float = 1.0, dtype: Any = None) -> Numbers:
-        return (self.rng.standard_normal(shape) * scale).astype(dtype or self.dtype)
-
-    def log_softmax(self, *shape: int) -> Numbers:
-        x = self.rng.standard_normal(shape)
-        return (x - np.log(np.exp(x).sum(-1, keepdims=True))).astype(self.dtype)
-
-    def empty(self, *shape: int, dtype: Any = None) -> Numbers:
-        return np.full(shape, POISON).astype(dtype or self.dtype)
-
-
-def case(file: str, kernel: str, *, ulps: int = 4, title: str = "", **declaration: Any) -> Callable[..., Any]:
-    """Decorate what makes arguments and results of a kernel; `declaration` are arguments of `gm.specialise`."""
-    declaration = {"dtypes": [gm.f32, gm.bf16, gm.f16]} | declaration
-
-    def decorate(make: Callable[..., Outcome]) -> Callable[..., Outcome]:
-        CASES[title or kernel.strip("_")] = Case(file, kernel, declaration, make, ulps)
-        return make
-
-    return decorate
-
-
-@cache
-def declared(title: str) -> Kernel:
-    """Return the kernel of a case."""
-    chosen = CASES[title]
-    return gm.specialise(getattr(liger.load(chosen.file), chosen.kernel), name=title, **chosen.declaration)
-
-
-def outcome(title: str, specialisation: Specialisation) -> Outcome:
-    """Return arguments and wanted results for one specialisation."""
-    dtype = dt_numpy(dict(specialisation.dtypes)["D"])
-    return CASES[title].make(Draw(np.random.default_rng(7), dtype), dict(specialisation.constants))
-
-
-def wide(x: Numbers) -> Numbers:
-    return np.asarray(x).astype(np.float64)
-
-
-def gradient(function: Callable[[Numbers], Any], at: Numbers, step: float = 1e-5) -> Numbers:
-    """Return the derivative of a number by each element, from differences in f64."""
-    at = wide(at)
-    found = np.empty_like(at)
-    for index in np.ndindex(at.shape):
-        ahead, behind = at.copy(), at.copy()
-        ahead[index] += step
-        behind[index] -= step
-        found[index] = (function(ahead) - function(behind)) / (2 * step)
-    return found
 
 
 def by_row(array: str) -> Any:

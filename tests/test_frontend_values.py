@@ -95,6 +95,7 @@ ATTRIBUTES = {
     "tl.float8e5.is_fp8()": True,
     "isinstance(x, tl.tensor)": True,
     "isinstance(3, tl.tensor)": False,
+    "isinstance(x, tl.tensor_descriptor)": False,
     "isinstance(3, tl.constexpr)": True,
     "isinstance(x, tl.constexpr)": False,
     "isinstance(3, (float, int))": True,

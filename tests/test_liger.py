@@ -7,29 +7,28 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import gristmill as gm
 import gristmill.language as tl
 import liger
+import liger_attention  # noqa: F401  (declares cases)
 import liger_losses  # noqa: F401  (declares cases)
 import liger_mhc  # noqa: F401  (declares cases)
 import liger_mlp  # noqa: F401  (declares cases)
 import liger_moe  # noqa: F401  (declares cases)
 import liger_norms  # noqa: F401  (declares cases)
 import liger_products  # noqa: F401  (declares cases)
-from gristmill import dtypes as dt
 from gristmill.compiler.compile import compile_variant
 from gristmill.compiler.frontend import build
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.targets import TARGETS
-from gristmill.dtypes import dt_numpy
 from gristmill.errors import KernelError, SimulationError
 from gristmill.specialisation import VARIANTS
-from liger_cases import CASES, declared, outcome, wide
+from liger_cases import CASES
 from machines import RUNNERS, on_each_machine
 from ptx import PTXAS, needs_ptxas
+from published import DECORATED
 
 pytestmark = pytest.mark.skipif(liger.folder() is None, reason="needs the wheel of liger-kernel, from pip or a file")
 REFUSED = {"softmax_multi_block_forward_kernel": r"max\(\)"}
@@ -39,7 +38,7 @@ COMPILED = [name for name in CASES if name not in REFUSED]
 
 def ready(title):
     """Return a case's kernel; skip where it needs an operation that the language does not have."""
-    kernel = declared(title)
+    kernel = CASES.declared(title)
     try:
         for specialisation in kernel.specialisations():
             build(kernel, specialisation, VARIANTS[0])
@@ -61,7 +60,7 @@ def test_tile_ir_builds_in_every_variant(title):
 
 @pytest.mark.parametrize("title", REFUSED)
 def test_what_triton_refuses_is_an_error_at_its_line(title):
-    kernel = declared(title)
+    kernel = CASES.declared(title)
     with pytest.raises(KernelError, match=REFUSED[title]) as caught:
         build(kernel, kernel.specialisations()[0], VARIANTS[0])
     assert caught.value.position.file.endswith(f"{CASES[title].file}.py")
@@ -90,7 +89,7 @@ def race_is_found(title):
     kernel, races = ready(title), 0
     for specialisation in kernel.specialisations():
         try:
-            run_simulated(kernel, specialisation, **outcome(title, specialisation)[0])
+            run_simulated(kernel, specialisation, **CASES.outcome(title, specialisation)[0])
         except SimulationError as error:
             races += "race" in str(error)
     assert races
@@ -106,18 +105,7 @@ def test_values_agree_with_numpy(run, title):
         return race_is_found(title)
     kernel = ready(title)
     for specialisation in kernel.specialisations():
-        agrees(run, title, specialisation)
-
-
-def agrees(run, title, specialisation, kernel=None):
-    """Run one specialisation of a case's kernel, or of the same kernel in other blocks."""
-    arguments, wanted = outcome(title, specialisation)
-    run(kernel or ready(title), specialisation, **arguments)
-    for name, want in wanted.items():
-        transform, numbers = want if isinstance(want, tuple) else (wide, want)
-        exact = arguments[name].dtype.kind == "i"
-        dtype = dt_numpy(dict(specialisation.dtypes)["D"])
-        compare(transform(arguments[name]), numbers, dtype, 0 if exact else CASES[title].ulps, specialisation.id)
+        CASES.agrees(run, title, specialisation)
 
 
 PRODUCTS = [title for title in COMPILED if CASES[title].file in liger.PRODUCTS]
@@ -125,7 +113,7 @@ PRODUCTS = [title for title in COMPILED if CASES[title].file in liger.PRODUCTS]
 
 @pytest.mark.parametrize("title", PRODUCTS)
 def test_products_agree_on_targets_without_instructions_of_warpgroups(title):
-    agrees(partial(run_simulated, target="sm_80"), title, declared(title).specialisations()[-1])
+    CASES.agrees(partial(run_simulated, target="sm_80"), title, CASES.declared(title).specialisations()[-1])
 
 
 def called(title):
@@ -147,7 +135,7 @@ def test_products_in_their_own_blocks(title, pytestconfig, tmp_path):
     if not pytestconfig.getoption("--thorough"):
         pytest.skip("runs with --thorough")
     kernel = called(title)
-    agrees(run_simulated, title, kernel.specialisations()[0], kernel)
+    CASES.agrees(run_simulated, title, kernel.specialisations()[0], kernel)
     for specialisation in kernel.specialisations():
         try:
             assemble(compile_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"]).code, "sm_90a", tmp_path)
@@ -155,22 +143,11 @@ def test_products_in_their_own_blocks(title, pytestconfig, tmp_path):
             assert "bytes of shared memory" in error.message
 
 
-def compare(got, want, dtype, ulps, what):
-    """Each number within `ulps` roundings of the largest one: kernels round intermediate results to the dtype.
-
-    f32 gets more of them, since sums of a row and approximate functions err by a few, and halves are computed in f32.
-    """
-    narrow = {dt_numpy(dt.bf16): 2.0**-8, dt_numpy(dt.f16): 2.0**-11}
-    rounding = narrow.get(dtype, 2.0**-24 * 8)
-    largest = np.abs(want[np.isfinite(want)]).max(initial=1e-30)
-    np.testing.assert_allclose(got, want, rtol=0, atol=rounding * ulps * largest, err_msg=what)
-
-
 def test_every_kernel_of_the_files_has_a_case():
     files = {case.file for case in CASES.values()}
     declared_kernels = {(case.file, case.kernel) for case in CASES.values()}
     for name in files:
-        kernels = {key for key, value in vars(liger.load(name)).items() if type(value).__name__ in liger.DECORATED}
+        kernels = {key for key, value in vars(liger.load(name)).items() if type(value).__name__ in DECORATED}
         helpers = {"silu", "_keyed_add", "_l2_swizzle"}
         missing = {key for key in kernels - helpers if (name, key) not in declared_kernels}
         assert not missing, f"{name}: {missing}"

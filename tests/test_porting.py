@@ -199,6 +199,29 @@ def test_a_parameter_with_methods_that_read_or_write_is_a_descriptor(tmp_path):
         assert entry in [line.strip() for line in lines]
 
 
+def test_windows_are_on_pointers_and_made_of_integers(tmp_path):
+    source = """
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def windows_kernel(a, b, rows, many, a_step, b_step, first, alpha, TOP: tl.constexpr, N: tl.constexpr):
+        total = many * TOP
+        left = tl.make_block_ptr(
+            base=a + first * a_step, shape=(rows, N), strides=(a_step, 1), offsets=(0, 0), block_shape=(16, N),
+            order=(1, 0),
+        )
+        right = tl.make_tensor_descriptor(b, [total, N], [b_step, 1], [16, N])
+        right.store([0, 0], tl.load(left) * alpha.to(tl.float32))
+    """
+    file = tmp_path / "k.py"
+    file.write_text(textwrap.dedent(source))
+    text = port(file)
+    assert '"a": gm.ptr[D],' in text and '"b": gm.ptr[D],' in text and '"alpha": gm.f32,' in text
+    for name in ("rows", "many", "a_step", "b_step", "first"):
+        assert f'"{name}": gm.i32,' in text
+
+
 def test_what_addresses_and_bounds_are_made_of_is_an_integer(tmp_path):
     path = tmp_path / "k.py"
     path.write_text(

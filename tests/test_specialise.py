@@ -98,6 +98,22 @@ def test_values_are_the_functions(run, scale):
         assert y[200:].tolist() == [dict(specialisation.constants)["EVEN"], specialisation.num_warps]
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ('args["X_ptr"] is not None', True),
+        ('args["BIAS"] is None', True),
+        ('args["out_dtype"] == gm.f32', True),
+        ('args["out_dtype"] is None', False),
+    ],
+)
+def test_heuristics_know_what_there_is(tmp_path, question, answer):
+    """Whether an array is given, what is None, and which dtype a constant is."""
+    text = (HEAD + DECLARED).replace('args["BLOCK"] % 128 == 0', question)
+    kernel = load(tmp_path, text.replace('{"out_dtype": D}', '{"out_dtype": gm.f32, "BIAS": None}'))
+    assert dict(kernel.constants)["EVEN"] == (answer,)
+
+
 def test_arrays_and_scalars_come_first_at_a_call(scale):
     assert [p.name for p in scale.parameters] == ["X_ptr", "Y_ptr", "factor", "X_stride", "n"]
     stub = write_stub([scale])
@@ -240,6 +256,7 @@ CHANGES = {
     "not a symbol": ('name="scale"', 'name="a-b"'),
     "not a function": ("    scale_kernel,\n", "    scale_kernel.configs,\n"),
     "heuristic of a run-time value": ('args["BLOCK"] % 128', 'args["n"] % 128'),
+    "heuristic of an array": ('args["BLOCK"] % 128', 'args["X_ptr"].numel() % 128'),
     "heuristic of nothing": ('{"EVEN"', '{"ODD": len, "EVEN"'),
     "heuristic that is no constant": ('args["BLOCK"] % 128 == 0', "[1]"),
     "hook": ("num_stages=2)", "num_stages=2, pre_hook=print)"),

@@ -8,9 +8,11 @@ import types
 import numpy as np
 import pytest
 
+import gristmill as gm
 import gristmill.language
 from gristmill.compat import record, triton
 from gristmill.compat.triton import language as tl
+from gristmill.compat.triton.tools.tensor_descriptor import TensorDescriptor
 from gristmill.declare import load_kernels
 from gristmill.errors import DeclarationError
 from machines import bfloat16, on_each_machine
@@ -27,6 +29,7 @@ from gristmill.compat.triton.language.standard import sigmoid
 from gristmill.compat.triton.runtime import driver
 from gristmill.compat.triton.runtime.autotuner import OutOfResources
 from gristmill.compat.triton.runtime.jit import JITFunction
+from gristmill.compat.triton.tools.tensor_descriptor import TensorDescriptor
 """
 KERNEL = """
 SCALE: tl.constexpr = tl.constexpr(2.0)
@@ -37,10 +40,21 @@ def shifted(x: tl.tensor, by: tl.constexpr = 1.0) -> tl.tensor:
     return x + by
 
 
+@triton.constexpr_function
+def first(names):
+    return min({name: len(name) for name in names}.values())
+
+
+@triton.jit
+def inside(i: tl.constexpr, n: tl.constexpr):
+    return i < n
+
+
 @triton.jit(do_not_specialize=["n"], debug=False)
 def kernel(x_ptr: tl.pointer_type, y_ptr, n: tl.int32, BLOCK: "tl.constexpr"):
+    tl.static_assert(first(("i", "one")) == 1)
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + i, mask=i < n)
+    x = tl.load(x_ptr + i, mask=inside(i, n))
     start = tl.float32(0.5)
     one: tl.constexpr = tl.constexpr(1.0)
     v = libdevice.tanh(x.to(tl.float32)) * SCALE + rsqrt(tl.math.exp(x.to(tl.float32))) + start
@@ -105,13 +119,23 @@ def test_a_launch_says_how_kernels_are_compiled_and_called(launch):
     assert caught.value.position.file.endswith("test_triton_door.py")
 
 
+COPY_TYPES = {"x_ptr": gm.ptr[gm.f32], "y_ptr": gm.ptr[gm.f32], "n": gm.i32, "scale": gm.f32}
+
+
+def tuned_copy(configs=None, **tuning):
+    """Declare a kernel whose tuning asks for Python at each launch."""
+    tuned = triton.autotune([triton.Config({"BLOCK": 4})], key=["n"], **tuning)(copy_kernel)
+    return gm.specialise(tuned, signature=COPY_TYPES, constants={"dtype": gm.f32}, configs=configs, grid=1)
+
+
 @pytest.mark.parametrize(
     ("use", "message"),
     [
         (lambda: triton.testing.do_bench, "measures kernels that are compiled when they are launched"),
         (lambda: triton.runtime.driver.active.utils, "asks a device, and kernels are built without one"),
-        (lambda: triton.autotune([], key=[], prune_configs_by={"early_config_prune": print}), "cannot run `prune_"),
-        (lambda: triton.autotune([], key=[], pre_hook=print), "cannot run `pre_hook`"),
+        (lambda: tuned_copy(prune_configs_by={"early_config_prune": print}), "cannot run `prune_configs_by`"),
+        (lambda: tuned_copy(pre_hook=print), "cannot run `pre_hook`"),
+        (lambda: triton.autotune([], key=[], budget=3), "`triton.autotune` has no argument `budget`"),
         (lambda: triton.jit(3), "decorates a function"),
     ],
 )
@@ -119,6 +143,11 @@ def test_what_needs_a_compiler_or_a_device_at_run_time_says_what_to_do_instead(u
     with pytest.raises(DeclarationError, match=message) as caught:
         use()
     assert caught.value.fix
+
+
+def test_a_kernel_that_is_pruned_when_it_is_launched_compiles_in_configurations_of_the_declaration():
+    kernel = tuned_copy([gm.Config(BLOCK=8)], prune_configs_by={"early_config_prune": print})
+    assert [s.id for s in kernel.specialisations()] == ["copy_kernel__8__true__w4"]
 
 
 def test_tuning_hints_are_accepted_and_change_nothing():
@@ -291,6 +320,28 @@ def test_a_launch_that_cannot_be_noted_is_an_error(launch, message):
     with record(), pytest.raises(DeclarationError, match=message) as caught:
         launch()
     assert caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("blocks", "entry"),
+    [
+        ([(16, 32), (16, 32)], "gm.descriptor[gm.f32, 16, 32],"),
+        ([(16, 32), (64, 32)], "gm.descriptor[gm.f32, 'BLOCK', 32],"),
+        ([(1, 1), (1, 1)], '...,  # choose: the sizes of a block, as in gm.descriptor[gm.f32, "BLOCK_M", 64]'),
+        ([(8, 32), (64, 32)], '...,  # choose: the sizes of a block, as in gm.descriptor[gm.f32, "BLOCK_M", 64]'),
+    ],
+)
+def test_a_descriptor_is_noted_with_its_block(blocks, entry):
+    torch = pytest.importorskip("torch")
+
+    @triton.jit
+    def block_kernel(desc, BLOCK: tl.constexpr):
+        pass
+
+    with record() as recording:
+        for block, size in zip(blocks, (16, 64), strict=True):
+            block_kernel[(1,)](TensorDescriptor.from_tensor(torch.zeros(64, 32), list(block)), BLOCK=size)
+    assert f'"desc": {entry}' in recording.text()
 
 
 def test_a_recording_without_launches_is_an_error():

@@ -45,6 +45,7 @@ class Jitted:
     function: FunctionType
     configs: list[Any] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
+    hooks: list[str] = field(default_factory=list)
     heuristics: dict[str, Callable[..., Any]] = field(default_factory=dict)
 
 
@@ -70,6 +71,10 @@ def specialise(
     """
     jitted = unwrap(kernel)
     site = _find_call_site(jitted.function)
+    if configs is None and jitted.hooks:
+        message = f"`triton.autotune` cannot run `{jitted.hooks[0]}`: nothing is tuned when the program runs"
+        fix = "list those to compile: `configs=[gm.Config(...)]`; `where=` and `pick=` say which suit"
+        raise at(site.of_name(), message, fix)
     reader = _Reader(jitted, site, dict(signature), dict(constants or {}), configs)
     sets = {key: value for key, value in given.items() if key not in _OPTIONS}
     for option in _OPTIONS[1:]:
@@ -103,6 +108,7 @@ def unwrap(kernel: object) -> Jitted:
     """
     configs: list[Any] = []
     keys: list[str] = []
+    hooks: list[str] = []
     heuristics: dict[str, Callable[..., Any]] = {}
     inner: Any = kernel
     while not inspect.isfunction(inner):
@@ -112,9 +118,10 @@ def unwrap(kernel: object) -> Jitted:
             raise _here(message, "pass a function, or one under `triton.jit`")
         configs = configs or list(getattr(inner, "configs", ()))
         keys = keys or list(getattr(inner, "keys", None) or ())
+        hooks += getattr(inner, "hooks", ())
         heuristics |= dict(getattr(inner, "values", {}) or {})
         inner = following
-    return Jitted(inner, configs, keys, heuristics)
+    return Jitted(inner, configs, keys, hooks, heuristics)
 
 
 def _read_config(config: Any) -> Config:
@@ -151,6 +158,10 @@ def _checked_name(name: object, site: Site) -> str:
 def _check_filled(name: str, value: object, site: Site) -> None:
     if value is ...:
         raise at(site.of_value(name), f"`{name}` is still to be chosen", "write what the comment beside it says")
+
+
+class Array:
+    """An array, of which at build time only that there is one is known."""
 
 
 class _Reader:
@@ -251,10 +262,17 @@ class _Reader:
                 raise at(self.site.of_name(), message, f"pass `{name}=` to `gm.specialise`")
         return {name: self._heuristic(name, function) for name, function in found.items()}
 
+    def _known(self) -> dict[str, object]:
+        """What heuristics may read beside constants: which arrays there are, what is None, and dtypes."""
+        arrays = {name: Array() for name, t in self.types.items() if isinstance(t, PointerType)}
+        return arrays | {name: value for name, value in self.fixed.items() if value is None or isinstance(value, Dtype)}
+
     def _heuristic(self, name: str, function: Callable[..., Any]) -> Callable[[Mapping[str, object]], object]:
+        known = self._known()
+
         def compute(values: Mapping[str, object]) -> object:
             try:
-                value = function(dict(values))
+                value = function(known | dict(values))
             except KeyError as error:
                 message = f"the heuristic for `{name}` reads `{error.args[0]}`, which is not known at build time"
             except Exception as error:

@@ -6,7 +6,9 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-MEMORY = ("load", "store", "make_block_ptr", "make_tensor_descriptor")
+WINDOWS = ("make_block_ptr", "make_tensor_descriptor")
+MEMORY = ("load", "store", *WINDOWS)
+PLACES = ("shape", "strides", "offsets")
 BLOCKWISE = ("load", "store", "gather", "scatter")
 PASSING = ("to", "cast", "where", "multiple_of", "max_contiguous", "broadcast_to", "expand_dims", "reshape", "advance")
 FROM_MEMORY = ("load", "sum", "max", "min", "argmax", "argmin", "reduce", "dot")
@@ -74,6 +76,21 @@ def _order(uses: Uses, parameters: Sequence[str]) -> None:
         uses.floats.pop(name, None)
 
 
+def _base(call: ast.Call) -> ast.expr | None:
+    """What a call reads, writes or makes a window on."""
+    named = (k.value for k in call.keywords if k.arg in ("base", "pointer"))
+    return call.args[0] if call.args else next(named, None)
+
+
+def _indices(call: ast.Call) -> list[ast.expr]:
+    """The arguments that are made of integers alone."""
+    if _name(call.func) in LOOPS:
+        return call.args
+    if _name(call.func) in WINDOWS:
+        return [*call.args[1 : len(PLACES)], *(k.value for k in call.keywords if k.arg in PLACES)]
+    return []
+
+
 def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
@@ -122,8 +139,8 @@ class _Reader:
             uses.integers[name] = None
         for call in self.calls:
             name = _name(call.func)
-            if (name in MEMORY or name.startswith("atomic_")) and call.args:
-                self._address(call.args[0], uses)
+            if (name in MEMORY or name.startswith("atomic_")) and (base := _base(call)):
+                self._address(base, uses)
             if (name in BLOCKWISE or name.startswith("atomic_")) and isinstance(call.func, ast.Attribute):
                 uses.descriptors |= dict.fromkeys(self._named(call.func.value))
             if name == "program_id" and call.args and isinstance(call.args[0], ast.Constant):
@@ -151,11 +168,11 @@ class _Reader:
         return [node.id] if isinstance(node, ast.Name) and node.id in self.parameters else []
 
     def _arithmetic(self) -> Iterator[str]:
-        """The parameters that integers are multiplied, divided or compared with, or that bound a loop."""
+        """The parameters that integers are multiplied, divided or compared with, or that bound a loop or a window."""
         indices = self._index_names()
         for node in self.nodes:
-            if isinstance(node, ast.Call) and _name(node.func) in LOOPS:
-                yield from (p.id for a in node.args for p in self.parts(a) if isinstance(p, ast.Name))
+            if isinstance(node, ast.Call):
+                yield from (p.id for a in _indices(node) for p in self.parts(a) if isinstance(p, ast.Name))
             elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Mult, ast.FloorDiv, ast.Mod)):
                 if self._touches(node, indices) or isinstance(node.op, ast.Mod):
                     yield from (*self._named(node.left), *self._named(node.right))

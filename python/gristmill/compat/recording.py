@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,12 @@ IGNORED = (
 
 @dataclass(frozen=True)
 class Array:
-    """What is noted of an array: its dtype, shape, and strides in elements."""
+    """What is noted of an array: its dtype, shape, and strides in elements; of a descriptor, also its block."""
 
     dtype: Dtype
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    block: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -174,6 +175,8 @@ def _dtype(value: Any) -> Dtype:
 def _describe(name: str, value: Any) -> Any:
     if isinstance(value, (bool, int, float)):
         return value
+    if hasattr(value, "block_shape") and hasattr(value, "base"):
+        return replace(_describe(name, value.base), block=tuple(int(s) for s in value.block_shape))
     if not hasattr(value, "dtype") or not hasattr(value, "shape"):
         raise _at_caller(f"`{name}` is neither an array nor a number: {value!r}", "pass an array or a number")
     dtype, shape = parse_dtype(value.dtype), tuple(int(s) for s in value.shape)
@@ -209,13 +212,28 @@ class _Writer:
         seen = [launch.values.get(name) for launch in self.launches]
         kinds = [value for value in seen if value is not None]
         if all(isinstance(value, Array) for value in kinds):
-            return f"gm.ptr[{self._element([value.dtype for value in kinds])}]", ""
+            element = self._element([value.dtype for value in kinds])
+            return self._descriptor(name, element) if kinds[0].block else (f"gm.ptr[{element}]", "")
         if all(isinstance(value, bool) for value in kinds):
             return "gm.bool_", ""
         if all(isinstance(value, int) for value in kinds):
             wide = any(not -(2**31) <= value < 2**31 for value in kinds)
             return "gm.i64" if wide else "gm.i32", self._alternative(name, seen)
         return ("gm.f32", "") if not any(isinstance(v, Array) for v in kinds) else ("...", "choose: it was both")
+
+    def _descriptor(self, name: str, element: str) -> tuple[str, str]:
+        """A size of the block is the number that it was each time, or the constant."""
+        axes = zip(*(launch.values[name].block for launch in self.launches), strict=True)
+        sizes = [self._block_size(list(seen)) for seen in axes]
+        if None in sizes or sizes == ["1"] * len(sizes):
+            return "...", f'choose: the sizes of a block, as in gm.descriptor[{element}, "BLOCK_M", 64]'
+        return f"gm.descriptor[{element}, {', '.join(map(str, sizes))}]", ""
+
+    def _block_size(self, seen: list[int]) -> str | None:
+        if len(set(seen)) == 1:
+            return str(seen[0])
+        constants = self.launches[0].constants
+        return next((repr(n) for n in constants if self._agrees(seen, lambda launch, n=n: launch.constants[n])), None)
 
     def _element(self, dtypes: list[Dtype]) -> str:
         """A dtype where all launches have one, else the variable of those arrays that change together."""

@@ -351,7 +351,7 @@ def call(scope: Scope, callee: Any, arguments: list[Any], named: dict[str, Any])
     if isinstance(function, types.FunctionType) and getattr(function, "__module__", "") == "gristmill.symbolic":
         return _symbolic(scope, function, arguments, named, has_tiles)
     if isinstance(function, types.FunctionType):
-        return scope.inline(scope, function, arguments, named)
+        return scope.inline(scope, callee, arguments, named)
     if has_tiles or not callable(callee):
         fix = "use an operation of `gristmill.language`, or write a helper function in it"
         raise KernelError(f"`{getattr(callee, '__name__', callee)}` cannot be called on tiles", fix=fix)

@@ -42,7 +42,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
     names: dict[str, Any] = {**_named_dtypes(kernel, dtypes), **fixed, **dict(specialisation.constants), **parameters}
     names |= _descriptors(kernel, builder, parameters, dict(specialisation.constants))
     scope = Scope(source_of(kernel.function), kernel.function, builder, names, inline)
-    builder.inline = lambda function, arguments: inline(scope, _plain(function), list(arguments), {})
+    builder.inline = lambda function, arguments: inline(scope, function, list(arguments), {})
     with building(builder):
         returned = execute_function(scope, scope.source.tree.body)
     if returned is not None:
@@ -97,8 +97,12 @@ def _fixed(value: Any, specialisation: Specialisation) -> Any:
     return dict(specialisation.dtypes)[value.name] if isinstance(value, DtypeVar) else value
 
 
-def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], named: dict[str, Any]) -> Any:
-    """Compile a call to a helper function in place, and return what it returns."""
+def inline(scope: Scope, helper: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
+    """Compile a call to a helper function in place, and return what it returns.
+
+    Where Triton says `jit`, constants among the parameters are a hint.
+    """
+    function = _plain(helper)
     if scope.depth >= MAX_CALL_DEPTH:
         raise KernelError(f"`{function.__name__}` calls itself without an end", fix="use a loop")
     try:
@@ -107,7 +111,9 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         fix = f"call it as `{function.__name__}{inspect.signature(function)}`"
         raise KernelError(f"{function.__name__}(): {error}", fix=fix) from None
     bound.apply_defaults()
-    _check_constants(function, bound)
+    _check_gathered(function, bound)
+    if not getattr(helper, "takes_hints", False):
+        _check_constants(function, bound)
     position = scope.builder.position
     inner = Scope(source_of(function), function, scope.builder, dict(bound.arguments), inline, scope.depth + 1)
     try:
@@ -120,11 +126,15 @@ def inline(scope: Scope, function: Callable[..., Any], arguments: list[Any], nam
         scope.builder.position = position
 
 
-def _check_constants(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+def _check_gathered(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
     for name, parameter in bound.signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD and bound.arguments.get(name):
             what = f"{function.__name__}(): `**{name}` cannot gather arguments"
             raise KernelError(what, fix="give the helper a parameter for each")
+
+
+def _check_constants(function: Callable[..., Any], bound: inspect.BoundArguments) -> None:
+    for name, parameter in bound.signature.parameters.items():
         value = bound.arguments.get(name)
         if is_constexpr(parameter.annotation) and holds_tiles(value) and not is_number(value):
             what = f"{function.__name__}(): `{name}` must be known at build time, got {describe_structure(value)}"

@@ -32,6 +32,7 @@ from gristmill.language.atomic import (
 )
 from gristmill.language.casts import cast
 from gristmill.language.debug import debug_barrier, device_assert, device_print, static_assert, static_print
+from gristmill.language.descriptors import TensorDescriptor as tensor_descriptor
 from gristmill.language.descriptors import (
     advance,
     load_tensor_descriptor,
@@ -110,6 +111,7 @@ __all__ = [
     "num_programs", "pair_uniform_to_normal", "permute", "philox", "philox_impl", "pointer_type", "program_id", "rand",
     "rand4x", "randint", "randint4x", "randn", "randn4x", "random", "range", "ravel", "reduce", "reduce_or", "reshape",
     "rsqrt", "sigmoid", "sin", "softmax", "sort", "split", "sqrt", "sqrt_rn", "static_assert", "static_print",
-    "static_range", "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "topk", "trans", "uint16",
-    "uint32", "uint64", "uint8", "uint_to_uniform_float", "umulhi", "view", "where", "xor_sum", "zeros", "zeros_like",
+    "static_range", "store", "store_tensor_descriptor", "sum", "swizzle2d", "tanh", "tensor", "tensor_descriptor",
+    "topk", "trans", "uint16", "uint32", "uint64", "uint8", "uint_to_uniform_float", "umulhi", "view", "where",
+    "xor_sum", "zeros", "zeros_like",
 ]  # fmt: skip

@@ -6,7 +6,7 @@ A kernel file stands unchanged but for its imports. Nothing compiles when it run
 
 from __future__ import annotations
 
-from gristmill.compat.triton import errors, language, runtime, testing
+from gristmill.compat.triton import errors, language, runtime, testing, tools
 from gristmill.compat.triton.decorators import (
     Autotuner,
     Config,
@@ -16,6 +16,7 @@ from gristmill.compat.triton.decorators import (
     heuristics,
     jit,
 )
+from gristmill.compat.triton.decorators import ConstexprFunction as constexpr_function
 from gristmill.compat.triton.errors import CompilationError, OutOfResources, TritonError
 from gristmill.symbolic import cdiv, next_power_of_2
 
@@ -25,6 +26,6 @@ KernelInterface = JITFunction
 
 __all__ = [
     "Autotuner", "CompilationError", "Config", "Heuristics", "JITFunction", "KernelInterface", "OutOfResources",
-    "TritonError", "autotune", "cdiv", "errors", "heuristics", "jit", "language", "next_power_of_2", "runtime",
-    "testing",
+    "TritonError", "autotune", "cdiv", "constexpr_function", "errors", "heuristics", "jit", "language",
+    "next_power_of_2", "runtime", "testing", "tools",
 ]  # fmt: skip

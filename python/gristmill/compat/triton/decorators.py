@@ -54,7 +54,12 @@ class _Decorated:
 
 
 class JITFunction(_Decorated):
-    """A function under `triton.jit`; `options` are its arguments, of which none changes what is computed."""
+    """A function under `triton.jit`; `options` are its arguments, of which none changes what is computed.
+
+    As Triton, the compiler takes what it annotates as a constant for a hint where a kernel calls it.
+    """
+
+    takes_hints = True
 
     def __init__(self, fn: Any, **options: Any):
         if not inspect.isfunction(fn):
@@ -62,6 +67,17 @@ class JITFunction(_Decorated):
             raise DeclarationError(message, fix="put it directly above a `def`", position=caller_position())
         super().__init__(fn)
         self.options = options
+
+
+class ConstexprFunction:
+    """A function under `triton.constexpr_function`: kernels call it on what is known when they are built."""
+
+    def __init__(self, fn: Callable[..., Any]):
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.fn(*arguments, **keywords)
 
 
 class Config:
@@ -90,12 +106,16 @@ class Config:
 
 
 class Autotuner(_Decorated):
-    """A kernel under `triton.autotune`: every configuration is compiled; `keys` is for tuned tables."""
+    """A kernel under `triton.autotune`: every configuration is compiled; `keys` is for tuned tables.
 
-    def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str]):
+    `hooks` are those of its arguments that run Python at each launch.
+    """
+
+    def __init__(self, fn: Any, configs: Sequence[Config], key: Sequence[str], hooks: Sequence[str] = ()):
         super().__init__(fn)
         self.configs = list(configs)
         self.keys = list(key)
+        self.hooks = list(hooks)
 
 
 class Heuristics(_Decorated):
@@ -113,25 +133,20 @@ def jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
     return JITFunction(fn, **options)
 
 
-_TUNING = (
-    "prune_configs_by", "reset_to_zero", "restore_value", "pre_hook", "post_hook", "warmup", "rep", "use_cuda_graph",
-    "do_bench", "cache_results",
-)  # fmt: skip
+_HOOKS = ("prune_configs_by", "pre_hook", "post_hook")
+_TUNING = (*_HOOKS, "reset_to_zero", "restore_value", "warmup", "rep", "use_cuda_graph", "do_bench", "cache_results")
 
 
 def autotune(configs: Sequence[Config], key: Sequence[str] = (), **tuning: Any) -> Callable[[Any], Autotuner]:
     """List configurations; `key` is what tuned tables tell calls apart by.
 
-    How to time them, `reset_to_zero` and the like, is of no use at build time.
-
-    Raises DeclarationError for what would change results or run Python at a launch.
+    How to time them, `reset_to_zero` and the like, is of no use at build time. What would run Python at a launch is an
+    error where the kernel is declared without configurations of its own. Raises DeclarationError for what is unknown.
     """
-    for name, value in tuning.items():
-        if name not in _TUNING or (name in ("prune_configs_by", "pre_hook", "post_hook") and value):
-            fix = "drop it; `gm.specialise(..., where=..., pick=...)` says which configurations to keep and to take"
-            message = f"`triton.autotune` cannot run `{name}`: nothing is tuned when the program runs"
-            raise DeclarationError(message, fix=fix, position=caller_position())
-    return lambda fn: Autotuner(fn, configs, key)
+    for name in tuning.keys() - {*_TUNING}:
+        message = f"`triton.autotune` has no argument `{name}`"
+        raise DeclarationError(message, fix=f"drop it; there are {', '.join(_TUNING)}", position=caller_position())
+    return lambda fn: Autotuner(fn, configs, key, [name for name in _HOOKS if tuning.get(name)])
 
 
 def heuristics(values: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Heuristics]:

@@ -109,7 +109,7 @@ def test_pages_give_what_a_contiguous_cache_does(run, page, dtype):
     pages, table = in_pages(np.concatenate([k, v], -1), page, LENGTHS)
     whole = parts_of(run, q, k, v, LENGTHS, parts=2)
     for a, b in zip(whole, parts_of(run, q, *np.split(pages, 2, -1), LENGTHS, 2, table), strict=True):
-        np.testing.assert_array_equal(a, b)
+        np.testing.assert_allclose(a, b, 1e-6, 1e-7)  # a program's warps, and so the order of sums, may differ
     assert np.isfinite(whole[0]).all()
 
 
@@ -258,7 +258,8 @@ def test_wide_access_asks_for_nothing_but_strides(kernel, target):
 def test_keys_and_values_are_read_16_bytes_at_a_time(dtype, target):
     """Contiguous ones are copied ahead to shared memory, pages come a step ahead through registers."""
     size = {"f32": 4}.get(dtype, 2)
-    step, queries = 2 * 32 * 128 * size // (16 * 128), 16 * 128 * size // (16 * 128)  # of a thread
+    threads = 64
+    step, queries = 2 * 32 * 128 * size // (16 * threads), 16 * 128 * size // (16 * threads)  # of a thread
     text = generate(lowered(DECODE, dtype, 128, target), TARGETS[target], lambda stage, thing: None).code.decode()
     copies, counts = text.count("cp.async.cg.shared.global"), count_instructions(text)
     assert copies >= step and copies % step == 0

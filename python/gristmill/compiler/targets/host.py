@@ -206,9 +206,12 @@ class HostMachine(LlvmMachine):
 
     def permute(self, result: Value, tile: V | Tile, order: Sequence[int]) -> V | Tile:
         assert not isinstance(tile, V)
-        return self._moved(result, tile, [_stride(tile.shape, axis) for axis in order])
+        moved = self._moved(result, tile, [_stride(tile.shape, axis) for axis in order])
+        *outer, first, last = range(len(order))
+        moved.turned = tile if tuple(order) == (*outer, last, first) else None
+        return moved
 
-    def _moved(self, result: Value, tile: Tile, strides: list[int]) -> Tile:
+    def _moved(self, result: Value, tile: Tile, strides: list[int]) -> Lazy:
         shape = result.type.shape
         return Lazy(shape, lambda i: self.at(tile, host_memory.moved(self, i, shape, strides)), [(tile, False)])
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Tile, Value
+from gristmill.compiler.ir import Pointer, Tile, Value
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_loops, host_memory
-from gristmill.compiler.targets.host_tiles import Buffer, Index, Lazy
+from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy
 
 
 def _filled(m: Any, result: Value, tiles: Sequence[Any], element: Callable[[Index], V]) -> Buffer:
@@ -108,22 +108,95 @@ def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Buffer:
     return buffer
 
 
-ROWS, VECTORS = 4, 2  # of a product that are summed in registers at a time
+VECTORS = {"v4": (16, 4)}  # of a product that are summed in registers at a time, and of them side by side
+FEW_VECTORS = (8, 2)
 
 
-def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
+def _copy(m: Any, value: Value, tile: Any) -> Buffer:
     """A tile converted to the dtype of `value`, in a buffer of its own."""
     return _filled(m, value, [tile], lambda index: m.cast(m.at(tile, index), value.type.dtype))
 
 
+def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
+    """A tile in memory, in the dtype of `value`: where it lies, if it does, or in a copy."""
+    stored = tile.buffer if isinstance(tile, Kept) and tile.is_stored else tile
+    if isinstance(stored, Buffer) and stored.address.dtype == Pointer(value.type.dtype):
+        return stored
+    if isinstance(tile, Lazy) and tile.turned is not None:
+        return _turn(m, value, tile.turned)
+    return _copy(m, value, tile)
+
+
+def _turn(m: Any, result: Value, tile: Any) -> Buffer:
+    """The transpose of a tile, a square of vectors at a time: it is read and written in runs."""
+    *outer, height, width = tile.shape
+    m.settle([Lazy(result.type.shape, lambda index: m.at(tile, index), [(tile, False)])])
+    buffer: Buffer = m.buffer(result)
+    size = min(m.target.lanes, height, width)
+
+    def square(batch: V, row: V, column: V) -> None:
+        def runs(line: V, length: int, place: V) -> list[Index]:
+            first = m.add(m.multiply(line, _c(m, length)), place)
+            places = [m.add(first, _c(m, i * length)) for i in range(size)]
+            return [Index("run" if size > 1 else "one", at, size if size > 1 else 0) for at in places]
+
+        lines = runs(m.add(m.multiply(batch, _c(m, height)), row), width, column)
+        vectors = [m.widen(m.cast(m.at(tile, i), result.type.dtype), i.lanes) for i in lines]
+        to = runs(m.add(m.multiply(batch, _c(m, width)), column), height, row)
+        for index, x in zip(to, _turned_square(m, vectors), strict=True):
+            host_memory.write(m, buffer, index, x)
+
+    _each_block(m, math.prod(outer), (height, size), (width, size), square)
+    return buffer
+
+
+def _turned_square(m: Any, vectors: list[V]) -> list[V]:
+    """The columns of a square of which these are the rows: halves, quarters and so on beside the diagonal swap."""
+    size, bit = len(vectors), 1
+    while bit < size:
+        turned = list(vectors)
+        for i in (i for i in range(size) if not i & bit):
+            upper, lower = vectors[i], vectors[i | bit]
+            turned[i] = _shuffled(m, upper, lower, [k if not k & bit else size + (k ^ bit) for k in range(size)])
+            turned[i | bit] = _shuffled(m, upper, lower, [k | bit if not k & bit else size + k for k in range(size)])
+        vectors, bit = turned, 2 * bit
+    return vectors
+
+
+def _shuffled(m: Any, x: V, y: V, order: list[int]) -> V:
+    """Elements of two vectors by their places in both together."""
+    places = ", ".join(f"i32 {k}" for k in order)
+    return m.emit(f"shufflevector {m.typed(x)}, {m.typed(y)}, <{len(order)} x i32> <{places}>", x.dtype, len(order))
+
+
+def _each_block(
+    m: Any, batches: int, rows: tuple[int, int], columns: tuple[int, int], visit: Callable[[V, V, V], None]
+) -> None:
+    """Visit the blocks of matrices: `rows` and `columns` are how many there are, and how many a block has."""
+
+    def rows_of(batch: V, carried: list[V]) -> list[V]:
+        def columns_of(row: V, carried: list[V]) -> list[V]:
+            def column_of(column: V, carried: list[V]) -> list[V]:
+                visit(batch, row, column)
+                return carried
+
+            return m.repeat(*columns, carried, column_of)
+
+        return m.repeat(*rows, carried, columns_of)
+
+    m.repeat(batches, 1, [], rows_of)
+
+
 def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
-    """A matrix product, a few rows and vectors of columns at a time, from copies of the operands in memory."""
+    """A matrix product, a few rows and vectors of columns at a time, from operands in memory."""
     *outer, height, width = result.type.shape
     depth, dtype = a.shape[-1], result.type.dtype
     left, right = (_in_memory(m, Value(Tile(dtype, t.shape)), t) for t in (a, b))
-    out = _in_memory(m, result, acc)
+    out = _copy(m, result, acc)
     lanes = min(m.target.lanes, width)
-    rows, vectors = min(ROWS, height), min(VECTORS, width // lanes)
+    most, beside = VECTORS.get(m.target.level, FEW_VECTORS)
+    vectors = min(beside, width // lanes)
+    rows = min(most // vectors, height)
 
     def block(batch: V, row: V, column: V) -> None:
         def at(line: V, size: int, place: V, index_lanes: int) -> Index:
@@ -148,17 +221,7 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
         for place, x in zip(places, sums, strict=True):
             host_memory.write(m, out, place, x)
 
-    def rows_of(batch: V, carried: list[V]) -> list[V]:
-        def columns_of(row: V, carried: list[V]) -> list[V]:
-            def column_of(column: V, carried: list[V]) -> list[V]:
-                block(batch, row, column)
-                return carried
-
-            return m.repeat(width, lanes * vectors, carried, column_of)
-
-        return m.repeat(height, rows, carried, columns_of)
-
-    m.repeat(math.prod(outer), 1, [], rows_of)
+    _each_block(m, math.prod(outer), (height, rows), (width, lanes * vectors), block)
     return out
 
 

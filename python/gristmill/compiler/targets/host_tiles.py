@@ -26,11 +26,15 @@ class Index:
 
 @dataclass(eq=False)
 class Lazy:
-    """A tile as a function of the index; `sources` are (tile, whether it is asked for the same position)."""
+    """A tile as a function of the index; `sources` are (tile, whether it is asked for the same position).
+
+    `turned` is the tile of which it is the transpose, along the last two axes.
+    """
 
     shape: tuple[int, ...]
     function: Callable[[Index], V]
     sources: list[tuple[Any, bool]] = field(default_factory=list)
+    turned: Any = None
 
     def element(self, index: Index) -> V:
         if self not in index.memo:

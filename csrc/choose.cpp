@@ -109,6 +109,10 @@ bool has_gaps(const Kernel& kernel) {
     });
 }
 
+bool has_host_code(const Kernel& kernel) {
+    return std::ranges::any_of(kernel.specialisations, [](const auto& row) { return is_built(row, host_source); });
+}
+
 bool differs_by_target(const Kernel& kernel) {
     return std::ranges::any_of(kernel.specialisations,
                                [](const Specialisation& row) { return row.divisibility.size() > 1; });
@@ -189,7 +193,7 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 }
 
 [[noreturn]] void fail_target(const Kernel& kernel, const Specialisation& only) {
-    throw Failure(ErrorKind::runtime, {.what = concat(only.id, ": not built for this device: its tiles do not fit"),
+    throw Failure(ErrorKind::runtime, {.what = concat(only.id, ": not built for this device: its tiles do not fit, or it is declared for others"),
                                        .fix = concat("call `", kernel.name, "(...)`, which takes another one there")});
 }
 
@@ -353,6 +357,7 @@ KernelIndex::KernelIndex(const Kernel& kernel_)
       parameter_count_(kernel_.parameters.size()),
       needs_sm_count_(uses_sm_count(kernel_)),
       needs_source_(has_gaps(kernel_) || has_maps(kernel_) || differs_by_target(kernel_)),
+      has_host_code_(gristmill::has_host_code(kernel_)),
       tuned_(std::make_unique<TunedRows>(kernel_)) {
     require_small(kernel);
     decisive_ = decisive_parameters(kernel);

@@ -135,6 +135,7 @@ public:
     // Whether the choice depends on the CUDA target whose code runs: some specialisations are not built for every one,
     // or take tensor maps.
     bool needs_source() const { return needs_source_; }
+    bool has_host_code() const { return has_host_code_; }
     const SourceMemo& source() const { return source_; }
     TunedRows& tuned() const { return *tuned_; }
     int parameter(std::string_view name) const;  // -1: none
@@ -150,7 +151,7 @@ private:
     };
 
     std::size_t parameter_count_;
-    bool needs_sm_count_, needs_source_;
+    bool needs_sm_count_, needs_source_, has_host_code_;
     ParameterSet decisive_;
     SourceMemo source_;
     std::unique_ptr<TunedRows> tuned_;

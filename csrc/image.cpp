@@ -155,7 +155,9 @@ int source_for(const Kernel& kernel, const cuda::DeviceFacts& device, int driver
 }
 
 bool is_built(const Specialisation& specialisation, int source) {
-    const auto& geometry = specialisation.entries[0].geometry;
+    const Entry& entry = specialisation.entries[0];
+    if (source == host_source) return !entry.host.empty();
+    const auto& geometry = entry.geometry;
     return source < 0 || static_cast<std::size_t>(source) >= geometry.size() ||
            geometry[static_cast<std::size_t>(source)].threads != 0;
 }

@@ -44,7 +44,8 @@ struct EntryPlace {
 std::uint16_t image_for(const EntryPlace& place, const cuda::DeviceFacts& device, int driver_version);
 
 // Which target's code a device runs of a kernel (Image::source), and whether a specialisation has any for it.
-inline constexpr int any_source = -1;
+inline constexpr int host_source = -1;  // the CPU's code
+inline constexpr int any_source = -2;
 int source_for(const Kernel& kernel, const cuda::DeviceFacts& device, int driver_version);
 bool is_built(const Specialisation& specialisation, int source);
 

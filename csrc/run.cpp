@@ -22,7 +22,8 @@ std::int64_t multiprocessors(const KernelIndex& index, const Arguments& argument
 }
 
 int code_source(const KernelIndex& index, const Arguments& arguments) {
-    if (!index.needs_source() || arguments.device.kind == DeviceKind::cpu) return any_source;
+    if (arguments.device.kind == DeviceKind::cpu) return index.has_host_code() ? host_source : any_source;
+    if (!index.needs_source()) return any_source;
     return index.source().get(arguments.device.ordinal, [&] {
         const cuda::GpuDevice& device = ready_device(arguments.device.ordinal);
         return source_for(index.kernel, device.facts(), device.api().resolver.driver_version());

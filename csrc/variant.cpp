@@ -24,7 +24,8 @@ bool is_divisible(std::int64_t value, std::int64_t divisor) {
 
 Divisors divisors_of(const Specialisation& row, int source) {
     if (row.divisibility.empty()) return {};
-    return row.divisibility[row.divisibility.size() == 1 ? 0 : static_cast<std::size_t>(source - any_source)];
+    const bool is_for_all = row.divisibility.size() == 1 || source == any_source;
+    return row.divisibility[is_for_all ? 0 : static_cast<std::size_t>(source - host_source)];
 }
 
 bool is_dividing(Divisors divisors, const Arguments& arguments, std::size_t parameter) {

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from tiles import is_along, padded
+from tiles import CUDA, is_along, padded
 
 import gristmill as gm
 import gristmill.language as tl
@@ -11,20 +11,25 @@ from gristmill.cases import Case, Cost, Tolerance, spec
 
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
+HEADS = [32, 64, 128, 256]
+
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
-GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False}
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **CUDA}
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
+SMALL = GENERAL | {"BLOCK_M": 32, "BLOCK_N": 32}  # for heads that fill the registers
+ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "narrow": False, "device": "cpu"}
 TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
-CONFIGS = [gm.Config(**TALL), gm.Config(**LARGE), gm.Config(**GENERAL)]
+CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, GENERAL, SMALL, ON_CPU)]
 
 
 def fits(D, HEAD, BLOCK_M):
-    """Wide elements and wide heads have the tile for all calls."""
-    most = 64 if BLOCK_M == 192 else 128
-    return (BLOCK_M == 64) | ((D.itemsize == 2) & (most >= HEAD))
+    """Wide elements and wide heads have the tile for all calls; the tallest is for the usual ones of narrow heads."""
+    if BLOCK_M in (32, 64, 256):
+        return BLOCK_M == 256 or (BLOCK_M == 32) == (HEAD == 256)
+    return D.itemsize == 2 and (HEAD == 64 or (HEAD <= 128 and BLOCK_M == 128))
 
 
 def programs(batch, heads, queries, BLOCK_M):
@@ -62,12 +67,12 @@ def suits(
 def is_fastest(queries, causal, BLOCK_M):
     """Whether a tile is full enough; tall ones compute more of what no query sees."""
     least = gm.where(causal > 0, 4096, 1024)
-    return (BLOCK_M == 64) | (queries >= gm.where(BLOCK_M == 192, least, 64))
+    return (BLOCK_M <= 64) | (BLOCK_M == 256) | (queries >= gm.where(BLOCK_M == 192, least, 64))
 
 
 @gm.kernel(
     configs=CONFIGS,
-    HEAD=[64, 128],
+    HEAD=HEADS,
     where=fits,
     grid=programs,
     pick=suits,
@@ -245,6 +250,8 @@ CASES = [
     case(1, 1, 150, 64, causal=FIRST, window=40),
     case(1, 1, 150, 64, window=70),
     case(1, 1, 129, 64, keys=5),
+    case(1, 3, 70, 32, causal=FIRST),
+    case(1, 2, 40, 256, groups=1, keys=70),
     case(1, 1, 3, 64, keys=0),
     case(0, 1, 3, 64),
     case(1, 8, 500, 64, use="demo"),

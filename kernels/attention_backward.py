@@ -4,31 +4,33 @@ import math
 
 import numpy as np
 from attention import CASES as FORWARD
-from attention import FIRST, LAST, LOG2_E, blocks_of, case, is_laid, limits, np_seen, place_of, seen, together
+from attention import FIRST, HEADS, LAST, LOG2_E, blocks_of, case, is_laid, limits, np_seen, place_of, seen, together
 from attention import cost as forward_cost
-from tiles import next_turn
+from tiles import CUDA, next_turn
 
 import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import Case, Cost, Tolerance, spec, streaming
 
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
-HEADS = [64, 128]
 
 # A program sums gradients of a block of keys, or of queries, by steps of so many rows of the others.
-LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True}
+LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **CUDA}
 GENERAL = {"ROWS": 64, "STEP": 32, "num_warps": 8, "num_stages": 1, "narrow": False}
-CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE), gm.Config(**GENERAL)]
+SMALL = GENERAL | {"ROWS": 32, "STEP": 16}  # for heads that fill the registers
+CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE), gm.Config(**GENERAL), gm.Config(**SMALL)]
 
 
 def fits(D, HEAD, ROWS, STEP):
     """Wide elements and wide heads have the tile for all calls; the steps of narrow heads are longer."""
-    return (ROWS == 64) | ((D.itemsize == 2) & (HEAD <= 128) & ((STEP == 64) == (HEAD == 128)))
+    if ROWS < 128:
+        return (ROWS == 32) == (HEAD == 256)
+    return D.itemsize == 2 and HEAD <= 128 and (STEP == 64) == (HEAD == 128)
 
 
 def is_fastest(keys, ROWS):
     """Whether a block of keys is full enough."""
-    return (ROWS == 64) | (keys >= 64)
+    return (ROWS <= 64) | (keys >= 64)
 
 
 def programs(batch, groups, keys, ROWS):

@@ -28,7 +28,7 @@ ROWS = 16  # queries of a program: what an instruction of a tensor core takes
 KEYS = 64  # of which parts have whole blocks
 # Few warps wait little for each other; where loads are narrow, more have registers for the addresses.
 CONFIGS = [
-    gm.Config(STEP=32, num_warps=2, num_stages=3, aligned=True),
+    gm.Config(STEP=32, num_warps=2, num_stages=3, aligned=True, device="cuda"),
     gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False),
 ]
 

@@ -6,7 +6,7 @@ import numpy as np
 from attention import ACCURACY, FIRST, LAST, factor_of, inverse_of, is_laid, logarithm, seen, weights
 from attention import reference as reference_of_one
 from attention_decode import is_seen
-from tiles import next_turn
+from tiles import CUDA, next_turn
 
 import gristmill as gm
 import gristmill.language as tl
@@ -14,7 +14,7 @@ from gristmill.cases import Case, Cost, spec
 
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3, "aligned": True}
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 64, "num_warps": 8, "num_stages": 3, "aligned": True, **CUDA}
 GENERAL = {"BLOCK_M": 64, "BLOCK_N": 32, "num_warps": 8, "num_stages": 3, "narrow": False}
 CONFIGS = [gm.Config(**tile) for tile in (LARGE, GENERAL, GENERAL | {"BLOCK_N": 16})]
 

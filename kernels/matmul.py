@@ -2,7 +2,7 @@
 
 import math
 
-from tiles import padded, summed_in
+from tiles import CUDA, padded, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -15,12 +15,12 @@ SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow"
 # PAIRED: two programs share a multiprocessor, so that one computes while the other one stores.
 PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_stages": 3, "blocks_per_sm": 2}
 TILES = [
-    {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True},
-    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True},
-    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True},
-    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True},
-    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True},
-    {**PAIR, "aligned": True},
+    {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
+    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
+    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
+    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
+    {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
+    {**PAIR, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True},
     SMALL,
 ]

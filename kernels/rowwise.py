@@ -4,17 +4,18 @@ import gristmill as gm
 import gristmill.language as tl
 from gristmill.cases import rowwise
 
-# ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster. Devices without clusters
-# have no code for the longest tiles, and take the last configuration, which suits all rows: the first BLOCK columns are
-# a tile, the rest is read in tiles of TILE, once for what must be known of the whole row and once more for the result.
+# ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster. Devices without clusters,
+# and CPUs, have no code for the longest tiles, and take the last configuration, which suits all rows: the first BLOCK
+# columns are a tile, the rest is read in tiles of TILE, once for what must be known of the whole row and once more for
+# the result.
 CONFIGS = [
     gm.Config(BLOCK=256, TILE=256, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=8),
-    gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16),
-    gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16),
-    gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8),
-    gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=8),
+    gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16, device="cuda"),
+    gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16, device="cuda"),
+    gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8, device="cuda"),
+    gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
 ]
 

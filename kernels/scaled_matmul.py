@@ -14,7 +14,7 @@ E = gm.dtype_var("E", [gm.bf16, gm.f16])
 
 STEP = tl.constexpr(128)  # of the depth: 8-bit products are added up in f32 as often
 CONFIGS = [
-    gm.Config(BLOCK_M=128, BLOCK_N=256, B_TURNED=True, num_warps=8, num_stages=4, aligned=True),
+    gm.Config(BLOCK_M=128, BLOCK_N=256, B_TURNED=True, num_warps=8, num_stages=4, aligned=True, device="cuda"),
     gm.Config(BLOCK_M=128, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=6, aligned=True),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6, narrow=False),
     gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=4, num_stages=3, narrow=False),

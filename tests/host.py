@@ -76,7 +76,7 @@ def run_on_host(
         return entry(kernel, candidate, VARIANTS[0], target)[1]
 
     obstacle = without(variant) or (lambda candidate: obstacle_of(kernel, values, partial(promised, candidate)))
-    chosen = _choose(kernel, values, constants, obstacle, specialisation)
+    chosen = _choose(kernel, values, constants, obstacle, specialisation, "host")
     sizes = tuple(grid) if grid is not None else tuple(_evaluate(code, kernel, values, chosen) for code in kernel.grid)
     if all(size > 0 for size in sizes):
         _check_dtypes(kernel, chosen, values)

@@ -299,7 +299,7 @@ def _specialise(
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
     chosen = config or Config()
-    rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow)
+    rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow, chosen.device)
     return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest)
 
 
@@ -350,7 +350,9 @@ def _check_alignment(
     for i, config in enumerate(configs):
         if config is None or not config.aligned:
             continue
-        if asked[i] not in [a for a, s in zip(asked[i:], found[i:], strict=True) if not s.only_aligned]:
+        general = [(a, s) for a, s in zip(asked[i:], found[i:], strict=True) if not s.only_aligned]
+        kinds = [kind for kind in ("cuda", "host") if found[i].serves(kind)]
+        if not all(asked[i] in [a for a, s in general if s.serves(kind)] for kind in kinds):
             message = f"no configuration behind `{config!r}` serves {_calls(*asked[i])} that are not aligned"
             fix = "add one without `aligned=True` behind it, or remove `aligned=True`"
             raise at(site.of_config(choices.configs.index(config), "aligned"), message, fix)

@@ -14,6 +14,7 @@ DEFAULT_NUM_WARPS = 4
 DEFAULT_NUM_STAGES = 1
 NUM_WARPS = (1, 2, 4, 8, 12, 16, 32)  # 12: three warpgroups, of products of 192 rows
 NUM_STAGES = range(1, 9)
+DEVICES = ("cuda", "cpu")
 BLOCKS_PER_SM = range(1, 9)
 
 Constants = tuple[tuple[str, object], ...]
@@ -28,6 +29,7 @@ class Config:
     that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
     `narrow=False`: code for calls that are not aligned is compiled once, for offsets of 64 bits: half as much of it,
     and slower where addresses take much of the time.
+    `device="cuda"` or `"cpu"`: it is compiled for these alone; others take the next configuration that suits.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class Config:
         blocks_per_sm: int | None = None,
         aligned: bool = False,
         narrow: bool = True,
+        device: str = "",
         **constants: object,
     ):
         for name, value, allowed in (
@@ -51,16 +54,24 @@ class Config:
             raise _impossible(f"aligned={aligned!r}", "write `aligned=True`, or leave it out")
         if not isinstance(narrow, bool):
             raise _impossible(f"narrow={narrow!r}", "write `narrow=False`, or leave it out")
+        if device not in ("", *DEVICES):
+            raise _impossible(f"device={device!r}", "write `device=` one of " + ", ".join(map(repr, DEVICES)))
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.blocks_per_sm = blocks_per_sm
         self.aligned = aligned
         self.narrow = narrow
+        self.device = device
         self.constants = constants
 
     def __repr__(self) -> str:
-        launch = {"num_warps": self.num_warps, "num_stages": self.num_stages, "blocks_per_sm": self.blocks_per_sm}
+        launch: dict[str, object] = {
+            "num_warps": self.num_warps,
+            "num_stages": self.num_stages,
+            "blocks_per_sm": self.blocks_per_sm,
+        }
         launch |= {"aligned": self.aligned or None, "narrow": None if self.narrow else False}
+        launch["device"] = self.device or None
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
@@ -106,7 +117,7 @@ class Specialisation:
     """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
 
     `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with
-    offsets of 32 bits too.
+    offsets of 32 bits too. `device`: the only kind of devices that it is for, "" for all.
     """
 
     kernel: str
@@ -118,12 +129,17 @@ class Specialisation:
     only_aligned: bool = False
     blocks_per_sm: int = 1
     has_narrow: bool = True
+    device: str = ""
 
     @property
     def variants(self) -> tuple[Variant, ...]:
         """What it is compiled as, in the order of VARIANTS."""
         general = () if self.only_aligned else VARIANTS[1:] if self.has_narrow else VARIANTS[2:]
         return (VARIANTS[0], *general)
+
+    def serves(self, kind: str) -> bool:
+        """Whether it is for targets of a kind: "cuda", or "host" for CPUs."""
+        return not self.device or (self.device == "cpu") == (kind == "host")
 
     @property
     def id(self) -> str:

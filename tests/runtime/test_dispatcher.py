@@ -81,7 +81,7 @@ def test_dispatcher_looks_like_a_function(native):
         == "(x, y, factor=2.0, n=None, *, BLOCK=None, stream=None)"
     )
     assert native.__all__ == sorted(native.__all__)
-    assert len(native.__all__) == 15
+    assert len(native.__all__) == 16
     assert native.scale.supported_dtypes == ("f32", "f64", "bf16")
     assert native.gather.supported_dtypes == (("f32", "i32"), ("f32", "i64"), ("f64", "i32"))
 
@@ -141,6 +141,25 @@ def test_specialisations_that_a_target_lacks_are_passed_over(native, stub):
     assert native.long_rows.info(x, x)["image"].startswith("host ")
 
 
+def test_configurations_are_for_their_devices(native, stub):
+    x, y = array(2, 8), array(2, 8, offset=4096)
+    native.own_rows(x, y)
+    assert [launch.entry for launch in stub.launches] == ["own_64_a32"]
+    on_cpu, result = np.ones((2, 8), np.float32), np.zeros((2, 8), np.float32)
+    native.own_rows(on_cpu, result)
+    assert (result == 2).all()
+    assert native.own_rows.info(on_cpu, result)["specialisation"] == "own_rows__f32__256"
+    refused = "not built for this device: .*, or it is declared for others"
+    with pytest.raises(RuntimeError, match=refused):
+        native.own_rows.dispatch("f32", 64).launch(on_cpu, result)
+    with pytest.raises(RuntimeError, match=refused):
+        native.own_rows.dispatch("f32", 256).launch(x, y)
+    with pytest.raises(ValueError, match="no specialisation"):
+        native.own_rows(x, y, BLOCK=256)
+    codes = [{c["image"].split()[0] for c in it.info()["code"]} for it in native.own_rows.instances]
+    assert codes == [{"cubin", "PTX"}, set()]
+
+
 def test_specialisations_that_a_target_lacks_are_refused_by_name(run_python):
     script = """
 stub = Stub(__import__("ctypes").CDLL(__import__("os").environ["GRISTMILL_LIBCUDA"]))
@@ -156,7 +175,9 @@ except RuntimeError as error:
 """
     lines = run_python(script).splitlines()
     assert lines[:2] == ["long_rows__f32__256", "3"]
-    assert lines[2] == "long_rows__f32__64: not built for this device: its tiles do not fit"
+    assert (
+        lines[2] == "long_rows__f32__64: not built for this device: its tiles do not fit, or it is declared for others"
+    )
     assert "fix: call `long_rows(...)`" in lines[3]
 
 

@@ -153,7 +153,7 @@ def unify_symbols(codes: Codes, specialisation: Specialisation, targets: Sequenc
 
     Where one target has the same code for two variants and another has not, the variants keep a symbol each.
     """
-    by_target = {t: list(codes[specialisation.id, t]) for t in targets if codes[specialisation.id, t]}
+    by_target = {t: list(codes[specialisation.id, t]) for t in targets if codes.get((specialisation.id, t))}
     for i, variant in enumerate(specialisation.variants):
         symbols = {rows[i].symbol for rows in by_target.values()}
         if len(symbols) > 1:
@@ -223,7 +223,7 @@ class ManifestBuilder:
         written: set[str] = set()
         for specialisation in kernel.specialisations():
             for target in self._settings.targets:
-                for code in self._codes[specialisation.id, target]:
+                for code in self._codes.get((specialisation.id, target), ()):
                     read.update(code.read)
                     written.update(code.written)
         return tuple(parameter_row(p, names, variables, read=read, written=written) for p in kernel.parameters)
@@ -249,7 +249,8 @@ class ManifestBuilder:
         for target, code in cuda.items():
             check_size(kernel, specialisation, target, code)
             check_maps(kernel, specialisation, target, specialisation.variants[variant], code)
-        host = [self._codes[specialisation.id, t][variant] for t in self._settings.host_targets]
+        host_targets = self._settings.host_targets if specialisation.serves("host") else ()
+        host = [self._codes[specialisation.id, t][variant] for t in host_targets]
         symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(specialisation.variants[variant])]
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
@@ -279,7 +280,7 @@ class ManifestBuilder:
         """By parameter, of all targets the least common."""
         wanted: dict[str, int] = {}
         for target in targets:
-            for code in self._codes[specialisation.id, target][:1]:
+            for code in self._codes.get((specialisation.id, target), ())[:1]:
                 for name, value in code.divisibility.items():
                     wanted[name] = math.lcm(wanted.get(name, 1), value)
         return tuple(wanted.get(p.name, 1) for p in kernel.parameters)

@@ -103,7 +103,7 @@ class Build:
         self.progress.say(describe(settings, len(kernels)))
 
     def compile_all(self) -> dict[tuple[str, str], list[Code]]:
-        """Return the code of every specialisation and target, out of the cache or from the workers."""
+        """Return the code of every specialisation and target that it is for, out of the cache or from the workers."""
         results = self._run_all(self._jobs, self._compile, self._on_compiled)
         pairs = zip(self._jobs, results, strict=True)
         return {(served.id, job.target.name): result[0] for job, result in pairs for served in job.serves}

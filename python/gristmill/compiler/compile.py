@@ -59,7 +59,7 @@ def compile_variants(
     artifacts = []
     for variant in specialisation.variants:
         lowered = lower_variant(kernel, specialisation, variant, target, watch or _ignore)
-        if lowered.overflows and is_replaceable(kernel, specialisation):
+        if lowered.overflows and is_replaceable(kernel, specialisation, target):
             return []
         key = lowered.text.replace(lowered.symbol, "")
         if key not in made:
@@ -97,7 +97,7 @@ def lower_variant(
 ) -> Lowered:
     """Build the tile IR, run the passes, and lower it on the target's machine."""
     function, divisibility = prepare(kernel, specialisation, variant, target, watch)
-    if target.kind == "cuda" and not is_replaceable(kernel, specialisation):
+    if target.kind == "cuda" and not is_replaceable(kernel, specialisation, target):
         _check_shared(function)
     machine = CudaMachine(function) if target.kind == "cuda" else HostMachine(function, target)
     text = machine.text()

@@ -40,7 +40,7 @@ def explain(
     """
     chosen, row = _kernel(load_kernels(Path(file)), kernel), find_target(target)
     _check_stage(stage, row)
-    specialisation = _specialisation(chosen, dtypes, constants or {})
+    specialisation = _specialisation(chosen, dtypes, constants or {}, row)
     seen: dict[str, str] = {}
 
     def watch(name: str, thing: Any) -> None:
@@ -80,11 +80,13 @@ def _variant(name: str) -> Variant:
     raise DeclarationError(f"there is no variant `{name}`", fix="use one of " + ", ".join(v.name for v in VARIANTS))
 
 
-def _specialisation(kernel: Kernel, dtypes: Sequence[object], constants: Mapping[str, Any]) -> Specialisation:
+def _specialisation(
+    kernel: Kernel, dtypes: Sequence[object], constants: Mapping[str, Any], target: Target
+) -> Specialisation:
     parsed = {name: parse_dtype(value) for (name, _), value in zip(kernel.dtype_vars, dtypes, strict=False)}
     for candidate in kernel.specialisations():
-        has_dtypes = parsed.items() <= dict(candidate.dtypes).items()
-        if has_dtypes and all(_same(dict(candidate.constants).get(n), v) for n, v in constants.items()):
+        is_typed = parsed.items() <= dict(candidate.dtypes).items() and candidate.serves(target.kind)
+        if is_typed and all(_same(dict(candidate.constants).get(n), v) for n, v in constants.items()):
             return candidate
     asked = ", ".join([*map(str, parsed.values()), *(f"{k}={v}" for k, v in constants.items())])
     known = ", ".join(s.id for s in kernel.specialisations())

@@ -363,14 +363,17 @@ def _choose(
     constants: Mapping[str, Any],
     obstacle: Obstacle | None = None,
     only: Specialisation | None = None,
+    kind: str = "",
 ) -> Specialisation:
     """Return the first specialisation in the arrays' dtypes and the given constants that suits the call, or `only`.
+
+    Those that are not for targets of a `kind` are left out.
 
     Raises InterpreterError if there is none, or none but for aligned calls, which this one is not.
     """
     refused: Specialisation | None = None
     obstacle = obstacle or partial(_obstacle, kernel, values)
-    for candidate in [only] if only else _suiting(kernel, values, constants):
+    for candidate in [only] if only else _suiting(kernel, values, constants, kind):
         if _has_code(candidate, obstacle):
             return candidate
         refused = refused or candidate
@@ -385,14 +388,20 @@ def _choose(
 
 
 def _fitting(
-    kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any], obstacle: Obstacle | None = None
+    kernel: Kernel,
+    values: Mapping[str, Any],
+    constants: Mapping[str, Any],
+    obstacle: Obstacle | None = None,
+    kind: str = "",
 ) -> Iterator[Specialisation]:
     """The specialisations that suit the call and have code for it, the one to take first."""
     obstacle = obstacle or partial(_obstacle, kernel, values)
-    return (s for s in _suiting(kernel, values, constants) if _has_code(s, obstacle))
+    return (s for s in _suiting(kernel, values, constants, kind) if _has_code(s, obstacle))
 
 
-def _suiting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any]) -> Iterator[Specialisation]:
+def _suiting(
+    kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any], kind: str
+) -> Iterator[Specialisation]:
     """Those that `pick` holds for, and of these first those that `prefer` holds for; each in declared order."""
     found = _dtypes(kernel, values)
 
@@ -400,7 +409,8 @@ def _suiting(kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, 
         return not code or bool(_evaluate(code, kernel, values, candidate))
 
     typed = [s for s in kernel.specialisations() if dict(s.dtypes) == found]
-    fitting = [s for s in typed if constants.items() <= dict(s.constants).items()]
+    served = [s for s in typed if not kind or s.serves(kind)]
+    fitting = [s for s in served if constants.items() <= dict(s.constants).items()]
     suiting = (s for s in fitting if holds(kernel.pick, s))
     yield from sorted(suiting, key=lambda s: not holds(kernel.prefer, s)) if kernel.prefer else suiting
 

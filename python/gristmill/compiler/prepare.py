@@ -73,10 +73,10 @@ def _passed(
     return function, divisibility
 
 
-def is_replaceable(kernel: Kernel, specialisation: Specialisation) -> bool:
-    """Whether a call may take a later specialisation in the same dtypes.
+def is_replaceable(kernel: Kernel, specialisation: Specialisation, target: Target) -> bool:
+    """Whether a call may take a later specialisation in the same dtypes on this target.
 
     The kernel picks one that suits; for calls that are not aligned there must be another one anyway.
     """
-    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes]
+    same = [s for s in kernel.specialisations() if s.dtypes == specialisation.dtypes and s.serves(target.kind)]
     return (bool(kernel.pick or kernel.prefer) or specialisation.only_aligned) and same[-1] != specialisation

@@ -103,7 +103,7 @@ def _outcome(kernel: Kernel, case: Case, dtypes: Dtypes, constants: Mapping[str,
     spec = spec_of(kernel)
     like = next(s for s in kernel.specialisations() if s.dtypes == dtypes)
     arguments = spec.arguments(case, like)
-    if next(_fitting(kernel, _fill(kernel, dict(arguments)), constants), None) is None:
+    if next(_fitting(kernel, _fill(kernel, dict(arguments)), constants, kind="cuda"), None) is None:
         return
     expected, start = spec.expected(arguments), time.perf_counter()
     error, report, ran = None, "", like

@@ -148,11 +148,11 @@ def _compiled(
 ) -> Specialisation:
     """Return the first specialisation that suits the call and is compiled for it and the target, or `only`."""
     obstacle = without(variant) or partial(_obstacle, kernel, values, target)
-    for candidate in _fitting(kernel, values, constants, obstacle) if only is None else ():
+    for candidate in _fitting(kernel, values, constants, obstacle, "cuda") if only is None else ():
         function, _ = _prepared(kernel, candidate, variant or _suitable(kernel, candidate, values, target), target)
-        if not (function.overflows and is_replaceable(kernel, candidate)):
+        if not (function.overflows and is_replaceable(kernel, candidate, target)):
             return candidate
-    return _choose(kernel, values, constants, obstacle, only)
+    return _choose(kernel, values, constants, obstacle, only, "cuda")
 
 
 def _suitable(kernel: Kernel, chosen: Specialisation, values: Mapping[str, Any], target: Target) -> Variant:

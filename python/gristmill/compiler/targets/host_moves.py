@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Pointer, Tile, Value
+from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets import host_loops, host_memory
 from gristmill.compiler.targets.host_tiles import Buffer, Index, Kept, Lazy
@@ -120,7 +120,7 @@ def _copy(m: Any, value: Value, tile: Any) -> Buffer:
 def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
     """A tile in memory, in the dtype of `value`: where it lies, if it does, or in a copy."""
     stored = tile.buffer if isinstance(tile, Kept) and tile.is_stored else tile
-    if isinstance(stored, Buffer) and stored.address.dtype == Pointer(value.type.dtype):
+    if isinstance(stored, Buffer) and stored.address.dtype.element == value.type.dtype:  # type: ignore[union-attr]
         return stored
     if isinstance(tile, Lazy) and tile.turned is not None:
         return _turn(m, value, tile.turned)
@@ -192,7 +192,8 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
     *outer, height, width = result.type.shape
     depth, dtype = a.shape[-1], result.type.dtype
     left, right = (_in_memory(m, Value(Tile(dtype, t.shape)), t) for t in (a, b))
-    out = _copy(m, result, acc)
+    m.settle([Lazy(result.type.shape, lambda index: m.at(acc, index), [(acc, False)])])
+    out: Buffer = m.buffer(result)
     lanes = min(m.target.lanes, width)
     most, beside = VECTORS.get(m.target.level, FEW_VECTORS)
     vectors = min(beside, width // lanes)
@@ -217,7 +218,8 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
             pairs = [(x, y) for x in xs for y in ys]
             return [_multiply_add(m, x, y, z) for (x, y), z in zip(pairs, sums, strict=True)]
 
-        sums = m.repeat(depth, 1, [host_memory.read(m, out, place) for place in places], step)
+        before = [m.widen(m.cast(m.at(acc, place), dtype), place.lanes) for place in places]
+        sums = m.repeat(depth, 1, before, step)
         for place, x in zip(places, sums, strict=True):
             host_memory.write(m, out, place, x)
 

@@ -83,9 +83,10 @@ std::string describe_divisor(const KernelIndex& index, Divisors divisors, const 
 }
 
 // Not every specialisation has code for calls that are not aligned, but could have offsets of 32 bits.
-Variant narrow_variant(const Specialisation& row) {
-    const bool has_narrow = row.entries[static_cast<std::size_t>(Variant::general32)].symbol || is_only_aligned(row);
-    return has_narrow ? Variant::general32 : Variant::general64;
+Variant narrow_variant(const Specialisation& row, int source) {
+    const Entry& narrow = row.entries[static_cast<std::size_t>(Variant::general32)];
+    const bool is_built = narrow.symbol && (source != host_source || !narrow.host.empty());
+    return is_built || is_only_aligned(row) ? Variant::general32 : Variant::general64;
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ Variant choose_variant(const KernelIndex& index, const Specialisation& row, cons
     if (!are_small) return Variant::general64;
     const bool is_served = are_aligned && is_dividing(index, row, arguments, source) &&
                            !find_obstacle(index, row, arguments, source);
-    return is_served ? Variant::aligned32 : narrow_variant(row);
+    return is_served ? Variant::aligned32 : narrow_variant(row, source);
 }
 
 std::string describe_obstacle(const KernelIndex& index, const Specialisation& row, const Arguments& arguments,

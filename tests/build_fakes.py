@@ -60,7 +60,7 @@ def write_project(folder):
 def compile_fake(kernel, specialisation, target, body="st.global.u32 [%rd1], 1;", maps=(MAP,)):
     """Compile to nothing much; for sm_90a alone the aligned variant is code of its own, which takes `maps`."""
     if target in HOST_SUFFIX:
-        return [host_artifact(specialisation, variant, target) for variant in specialisation.variants]
+        return [host_artifact(specialisation, variant, target) for variant in specialisation.variants_on("host")]
     if specialisation.only_aligned:
         return [cuda_artifact(specialisation, VARIANTS[0], target, body, maps)]
     aligned, general, wide = (cuda_artifact(specialisation, v, target, body, maps) for v in VARIANTS)

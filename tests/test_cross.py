@@ -72,7 +72,7 @@ def emulate(folder: Path, kernel, values: dict) -> None:
 
     target = TARGETS["aarch64"]
     chosen = _choose(kernel, values, {}, without(WIDE), None)
-    code = compile_variants(kernel, chosen, target)[list(chosen.variants).index(WIDE)]
+    code = compile_variants(kernel, chosen, target)[chosen.variants_on("host").index(WIDE)]
     (folder / "kernel.o").write_bytes(code.code)
     source = Path(__file__).parent / "data" / "run_kernel.c"
     options = ["-static", f"-DENTRY={code.symbol}", "-o", folder / "program"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gristmill.build.enumerate import enumerate_jobs
+from gristmill.compiler.compile import compile_variants
 from gristmill.compiler.explain import explain
 from gristmill.compiler.prepare import is_replaceable
 from gristmill.compiler.targets import TARGETS
@@ -38,6 +39,15 @@ def test_code_is_compiled_for_the_devices_alone(own):
     found = {name: [job.specialisation.id for job in enumerate_jobs([own], [TARGETS[name]])] for name in names}
     assert found["sm_80"] == found["sm_90a"] == ["k__256__w2", "k__64__w1"]
     assert found["x86-64-v3"] == found["aarch64"] == ["k__128__w1", "k__64__w1"]
+
+
+def test_a_cpu_has_general_code_for_wide_offsets_alone(own):
+    """They cost it nothing."""
+    last = own.specialisations()[2]
+    names = [[code.symbol.split("__")[3] for code in compile_variants(own, last, TARGETS[t])] for t in TARGETS]
+    assert dict(zip(TARGETS, names, strict=True)) == {
+        t: ["a32", "g64"] if target.kind == "host" else ["a32", "g32", "g64"] for t, target in TARGETS.items()
+    }
 
 
 @on_each_machine

@@ -147,7 +147,7 @@ def test_expressions_are_the_codes_of_the_declaration(read):
 
 @needs_compiler
 def test_host_functions_can_be_called(read):
-    assert "called 48 host functions\n" in read
+    assert "called 32 host functions\n" in read
 
 
 @needs_compiler

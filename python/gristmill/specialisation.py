@@ -137,6 +137,11 @@ class Specialisation:
         general = () if self.only_aligned else VARIANTS[1:] if self.has_narrow else VARIANTS[2:]
         return (VARIANTS[0], *general)
 
+    def variants_on(self, kind: str) -> tuple[Variant, ...]:
+        """Those that targets of a kind have code for: a CPU, to which wide offsets cost nothing, one of the general."""
+        is_one_enough = kind == "host" and VARIANTS[2] in self.variants
+        return tuple(v for v in self.variants if v != VARIANTS[1]) if is_one_enough else self.variants
+
     def serves(self, kind: str) -> bool:
         """Whether it is for targets of a kind: "cuda", or "host" for CPUs."""
         return not self.device or (self.device == "cpu") == (kind == "host")

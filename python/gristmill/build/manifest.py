@@ -241,17 +241,20 @@ class ManifestBuilder:
         )
 
     def _entry_rows(self, kernel: Kernel, specialisation: Specialisation) -> tuple[EntryRow | None, ...]:
-        there = specialisation.variants
-        return tuple(self._entry_row(kernel, specialisation, there.index(v)) if v in there else None for v in VARIANTS)
+        kinds = (kind for kind in ("cuda", "host") if specialisation.serves(kind))
+        there = {variant for kind in kinds for variant in specialisation.variants_on(kind)}
+        return tuple(self._entry_row(kernel, specialisation, v) if v in there else None for v in VARIANTS)
 
-    def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: int) -> EntryRow:
-        cuda = {t: rows[variant] for t, rows in self._cuda[specialisation.id].items()}
+    def _entry_row(self, kernel: Kernel, specialisation: Specialisation, variant: Variant) -> EntryRow:
+        place = specialisation.variants.index(variant)
+        cuda = {t: rows[place] for t, rows in self._cuda[specialisation.id].items()}
         for target, code in cuda.items():
             check_size(kernel, specialisation, target, code)
-            check_maps(kernel, specialisation, target, specialisation.variants[variant], code)
-        host_targets = self._settings.host_targets if specialisation.serves("host") else ()
-        host = [self._codes[specialisation.id, t][variant] for t in host_targets]
-        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(specialisation.variants[variant])]
+            check_maps(kernel, specialisation, target, variant, code)
+        on_host = specialisation.variants_on("host") if specialisation.serves("host") else ()
+        host_targets = self._settings.host_targets if variant in on_host else ()
+        host = [self._codes[specialisation.id, t][on_host.index(variant)] for t in host_targets]
+        symbols = [code.symbol for code in cuda.values()] or [specialisation.symbol(variant)]
         shapes = [cuda.get(target) for target in self._settings.cuda_targets]
         return EntryRow(
             symbol=symbols[0],

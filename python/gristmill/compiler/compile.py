@@ -57,7 +57,7 @@ def compile_variants(
     """
     made: dict[str, Artifact] = {}
     artifacts = []
-    for variant in specialisation.variants:
+    for variant in specialisation.variants_on(target.kind):
         lowered = lower_variant(kernel, specialisation, variant, target, watch or _ignore)
         if lowered.overflows and is_replaceable(kernel, specialisation, target):
             return []

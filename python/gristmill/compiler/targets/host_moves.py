@@ -108,8 +108,10 @@ def histogram(m: Any, result: Value, tile: Any, mask: Any) -> Buffer:
     return buffer
 
 
-VECTORS = {"v4": (16, 4)}  # of a product that are summed in registers at a time, and of them side by side
-FEW_VECTORS = (8, 2)
+# Vectors of a product that are summed in registers at a time, of 16 numbers each, and those of them side by side: more
+# would not stay there. A vector takes one register of v4, two of v3, and four of others.
+VECTORS = {"v4": (16, 4), "v3": (4, 1), "v2": (2, 1)}
+FEW_VECTORS = (4, 1)
 
 
 def _copy(m: Any, value: Value, tile: Any) -> Buffer:

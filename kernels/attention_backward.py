@@ -172,7 +172,7 @@ def attention_backward(
     )  # fmt: skip
 
 
-@gm.kernel(configs=CONFIGS[:3], HEAD=HEADS[:3], where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
+@gm.kernel(configs=CONFIGS[:3], HEAD=HEADS[1:3], where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
 def attention_backward_ordered(
     q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
     dq: gm.ptr[D], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -73,6 +74,7 @@ def kernels(monkeypatch):
 def cpu(monkeypatch):
     """Let the CPU's clock stand in for the device's."""
     torch = pytest.importorskip("torch")
+    monkeypatch.setenv("GRISTMILL_NUM_THREADS", "1")
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     monkeypatch.setattr(timing, "cuda_batch", lambda calls, count: 1000.0)
@@ -114,7 +116,7 @@ def test_attention_is_measured_by_itself():
     assert not attention.is_asked([])
     with pytest.raises(SystemExit, match="by itself"):
         attention.is_asked([FORWARD, "matmul"])
-    with pytest.raises(SystemExit, match="measured on CUDA"):
+    with pytest.raises(SystemExit, match="fix: tools/bench attention_forward --device cpu"):
         cli.main(["attention", "--device", "cpu"])
 
 
@@ -182,6 +184,16 @@ def test_everyone_is_checked_and_those_that_fail_say_why(kernels, cpu, kernel):
     assert set(results) == {"gristmill", "cuDNN", "FlashAttention-2", "triton"}
     assert math.isnan(results["cuDNN"].median_us)
     assert "Error: " in results["cuDNN"].note
+
+
+def test_the_cpu_is_measured_beside_torch(kernels, cpu, capsys):
+    command = [FORWARD, "--device", "cpu", "--columns", "64", "--quick"]
+    assert cli.main(command) == 0
+    row, *_, last = [line for line in capsys.readouterr().out.splitlines() if line.startswith(FORWARD)]
+    assert re.match(r"attention_forward f32 1 x 2 x 256 x 64 full: gristmill \d+ GFLOP/s  torch \d+ GFLOP/s, ", row)
+    assert re.search(r"[\d.]+ of torch, the geometric mean of 2 rows$", last)
+    kernels.factors[FORWARD] = 1.01
+    assert cli.main(command) == 1
 
 
 def test_torch_is_checked_on_what_it_returns(kernels, cpu):

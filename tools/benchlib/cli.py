@@ -16,6 +16,7 @@ Times kernels on their bench cases beside torch, Triton and NumPy, in shuffled r
   tools/bench attention                    beside cuDNN, FlashAttention-2 and Triton: sustained, and in bursts
   tools/bench attention_forward --columns 128 --dtypes f16     one of its kernels, one size of heads, one dtype
   tools/bench --device cpu                 one CPU thread, f32, 4096 x 4096, beside NumPy
+  tools/bench attention_forward --device cpu --threads 2       on the CPU beside torch
   tools/bench launch                       the cost of a call, beside a C loop around cuLaunchKernel
   tools/bench start                        time to import the kernels and to the first result in a new process
 """

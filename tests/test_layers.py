@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import gristmill
+import gristmill.compiler.frontend  # declares all ops
 import gristmill.language
 from gristmill.compiler.op import ROWS
 

@@ -139,7 +139,7 @@ def _(m: Any, op: Any) -> None:
     m.wait_turn()
 
 
-@op("internal", kind="tile", effect="act")
+@op("internal", kind="tile", effect="act", passes_turn=True)
 def pass_turn() -> None:
     """Let the next warpgroup begin its products; behind the last one the first."""
     emit_effect("pass_turn")

@@ -222,7 +222,7 @@ def _body(chain: _Chain, given: list[Value]) -> Block:
     words, sums = (Value(v.type, v.name) for v in given[-2:])
     earlier = clone_block(Block(statements=chain.own), {chain.words: words, last.operands[-1]: sums})
     product = products_in(earlier)[0]
-    passing = [s for s in body.statements if isinstance(s, Op) and s.name == "pass_turn"]
+    passing = [s for s in body.statements if isinstance(s, Op) and s.row.passes_turn]
     rest = [s for s in body.statements if s not in chain.own and s not in passing]
     place = rest.index(chain.first) + 1
     while _frees(rest[place]) or not rest[place].operands:

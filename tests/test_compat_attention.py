@@ -21,7 +21,7 @@ from ptx import needs_ptxas
 
 MOST = {gm.f16: 2e-3, gm.bf16: 1.6e-2, gm.f32: 2e-6}
 """Errors by the norm: weights are rounded to the dtype before they are multiplied."""
-on_each_dtype = pytest.mark.parametrize("dtype", [pytest.param(d, id=d.name) for d in MOST])
+on_each_dtype = pytest.mark.parametrize("dtype", [pytest.param(d, id=d.name) for d in (gm.f32, gm.bf16)])
 on_both_masks = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 BATCH, HEADS, WIDTH, SCALE = 2, 2, 32, 0.2
 LOG2_E = float(np.log2(np.e))

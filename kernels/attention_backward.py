@@ -77,7 +77,8 @@ def suits_delta(
 
 @gm.kernel(
     HEAD=HEADS,
-    ROWS=[32],
+    ROWS=[8, 32],
+    where=lambda HEAD, ROWS: (ROWS == 8) == (HEAD == 256),
     grid=lambda batch, heads, queries, ROWS: batch * heads * gm.cdiv(queries, ROWS),
     pick=suits_delta,
 )

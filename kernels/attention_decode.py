@@ -30,7 +30,13 @@ KEYS = 64  # of which parts have whole blocks
 CONFIGS = [
     gm.Config(STEP=32, num_warps=2, num_stages=3, aligned=True, device="cuda"),
     gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False),
+    gm.Config(STEP=16, num_warps=4, num_stages=3, narrow=False),
 ]
+
+
+def fits(D, STEP):
+    """Wide elements have shorter steps, and no program of few warps: they would not stay in registers."""
+    return (D.itemsize == 2) == (STEP == 32)
 
 
 def programs(heads, queries, groups, batch, parts):
@@ -62,7 +68,7 @@ def suits(
     return is_k & is_v & others
 
 
-@gm.kernel(configs=CONFIGS, HEAD=[64, 128], grid=programs, pick=suits)
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits, grid=programs, pick=suits)
 def attention_decode(
     q: gm.ptr[D],
     k: gm.ptr[D],
@@ -222,7 +228,7 @@ def suits_pages(
     return is_k & is_v & is_table & (page > 0) & (gm.next_power_of_2(page) == page) & others
 
 
-@gm.kernel(configs=CONFIGS, HEAD=[64, 128], grid=programs, pick=suits_pages)
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits, grid=programs, pick=suits_pages)
 def attention_decode_paged(
     q: gm.ptr[D],
     k: gm.ptr[D],

@@ -51,7 +51,8 @@ class Usage:
 def compile_entries(kernel: Kernel, target: str, specialisations: Sequence[Specialisation]) -> list[Entry]:
     """Compile every variant of those of the specialisations that are built for a target, in several processes."""
     every = kernel.specialisations()
-    tasks = [(kernel.name, every.index(s), v, target) for s in specialisations for v in range(len(s.variants))]
+    served = [s for s in specialisations if s.serves("cuda")]
+    tasks = [(kernel.name, every.index(s), v, target) for s in served for v in range(len(s.variants))]
     return [entry for entry in _pool().map(_compile, tasks, chunksize=2) if entry]
 
 
@@ -69,7 +70,7 @@ def _compile(task: tuple[str, int, int, str]) -> Entry | None:
     kernel = shipped_kernels()[name]
     specialisation = kernel.specialisations()[index]
     lowered = lower_variant(kernel, specialisation, variant, target, _ignore)
-    if lowered.overflows and is_replaceable(kernel, specialisation):
+    if lowered.overflows and is_replaceable(kernel, specialisation, target):
         return None
     contents = (lowered.text, repr(target), compiler_version())
     file = kept(".ptx", contents, lambda path: path.write_bytes(generate(lowered, target, _ignore).code))

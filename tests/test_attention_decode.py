@@ -258,8 +258,8 @@ def test_wide_access_asks_for_nothing_but_strides(kernel, target):
 def test_keys_and_values_are_read_16_bytes_at_a_time(dtype, target):
     """Contiguous ones are copied ahead to shared memory, pages come a step ahead through registers."""
     size = {"f32": 4}.get(dtype, 2)
-    threads = 64
-    step, queries = 2 * 32 * 128 * size // (16 * threads), 16 * 128 * size // (16 * threads)  # of a thread
+    threads, keys = (128, 16) if dtype == "f32" else (64, 32)
+    step, queries = 2 * keys * 128 * size // (16 * threads), 16 * 128 * size // (16 * threads)  # of a thread
     text = generate(lowered(DECODE, dtype, 128, target), TARGETS[target], lambda stage, thing: None).code.decode()
     copies, counts = text.count("cp.async.cg.shared.global"), count_instructions(text)
     assert copies >= step and copies % step == 0

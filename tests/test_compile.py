@@ -157,9 +157,9 @@ def test_variants_with_equal_code_are_one_on_the_host():
         tl.store(y, tl.load(x + p) * 2)
     """
     artifacts = compiled(kernel_of(source), HOST)
-    assert [a.symbol for a in artifacts] == ["k__a32__v3"] * 3
+    assert [a.symbol for a in artifacts] == ["k__a32__v3"] * 2
     assert {a.code for a in artifacts} == {artifacts[0].code}
-    assert [a.divisibility for a in artifacts] == [{"p": 4}, {}, {}]
+    assert [a.divisibility for a in artifacts] == [{"p": 4}, {}]
 
 
 def test_general_variants_without_index_parameters_are_one_on_cuda():
@@ -183,7 +183,7 @@ def test_each_variant_alone_is_the_code_of_all_together(target):
     kernel = KERNELS["row_sum"]
     specialisation = kernel.specialisations()[0]
     together = compile_variants(kernel, specialisation, target)
-    for variant, artifact in zip(VARIANTS, together, strict=True):
+    for variant, artifact in zip(specialisation.variants_on(target.kind), together, strict=True):
         if artifact.symbol.endswith(variant.name) or f"__{variant.name}__" in artifact.symbol:
             assert compile_variant(kernel, specialisation, variant, target) == artifact
 
@@ -220,7 +220,7 @@ def test_code_is_the_same_in_processes_with_other_hashes():
         runs.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment))
     first, second = (run.communicate()[0].splitlines() for run in runs)
     assert [run.returncode for run in runs] == [0, 0]
-    assert len(first) == len(HASHED) * 2 * 2 * len(VARIANTS)
+    assert len(first) == len(HASHED) * 2 * (len(VARIANTS) + len(VARIANTS) - 1)  # a CPU has one general variant
     assert first == second
 
 

@@ -96,7 +96,7 @@ def allowed_bytes(entry: Entry) -> float:
         return float("inf")
     if "BLOCK_N" in constants and not entry.variant.is_aligned:
         return float("inf")  # what is not aligned goes to shared memory through registers
-    if "STEP" in constants and constants.get("ROWS") == 64:
+    if "STEP" in constants and constants.get("ROWS") in (32, 64):
         return float("inf")  # gradients of attention in the tile for all calls: sums of five products do not fit
     return max(LOCAL_BYTES.get(d.name, 0) for _, d in entry.specialisation.dtypes)
 

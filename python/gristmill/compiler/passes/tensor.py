@@ -41,7 +41,7 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
-MOST_TOGETHER = 80  # of products that follow from each other
+MOST_TOGETHER = 72  # of products that follow from each other
 MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
 # copy; more, and another tile is better if there is one.

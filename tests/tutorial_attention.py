@@ -6,6 +6,16 @@ from gristmill.compat import triton
 from gristmill.compat.triton import language as tl
 from gristmill.compat.triton.tools.tensor_descriptor import TensorDescriptor
 
+MASKED = tl.constexpr(-1.0e6)
+
+
+@triton.jit
+def weighed(x, largest):
+    """Powers of two of what products are above the largest so far, what earlier ones fall by, and the largest."""
+    new = tl.maximum(largest, tl.max(x, 1))
+    return tl.math.exp2(x - new[:, None]), tl.math.exp2(largest - new), new
+
+
 # ---- block pointers ------------------------------------------------------------------------------------------------
 
 
@@ -25,24 +35,18 @@ def over_pointers(
         start = tl.multiple_of(start, BLOCK_N)
         k = tl.load(K_block, boundary_check=(1,), padding_option="zero")
         qk = tl.dot(q, k)
+        qk *= qk_scale
         if start + BLOCK_N > first_masked or start + BLOCK_N > N_CTX:
             keep = (start + steps[None, :]) < N_CTX
             if CAUSAL:
                 keep = keep & (rows[:, None] >= (start + steps[None, :]))
-            qk = qk * qk_scale + tl.where(keep, 0, -1.0e6)
-            new = tl.maximum(largest, tl.max(qk, 1))
-            qk -= new[:, None]
-        else:
-            new = tl.maximum(largest, tl.max(qk, 1) * qk_scale)
-            qk = qk * qk_scale - new[:, None]
-        p = tl.math.exp2(qk)
-        rate = tl.math.exp2(largest - new)
+            qk = tl.where(keep, qk, MASKED)
+        p, rate, largest = weighed(qk, largest)
         total = total * rate + tl.sum(p, 1)
         sums = sums * rate[:, None]
         v = tl.load(V_block, boundary_check=(0,), padding_option="zero")
         p = p.to(tl.float8e5) if is_eight_bits else p.to(v.dtype)
         sums = tl.dot(p, v, sums)
-        largest = new
         V_block = tl.advance(V_block, (BLOCK_N, 0))
         K_block = tl.advance(K_block, (0, BLOCK_N))
     return sums, total, largest
@@ -128,17 +132,10 @@ def over_descriptors(
     for start in tl.range(lo, hi, BLOCK_N, warp_specialize=warp_specialize):
         start = tl.multiple_of(start, BLOCK_N)
         k = K_desc.load([place, 0]).T
-        qk = tl.dot(q, k)
+        qk = tl.dot(q, k) * qk_scale
         if STAGE == 2:
-            keep = rows[:, None] >= (start + steps[None, :])
-            qk = qk * qk_scale + tl.where(keep, 0, -1.0e6)
-            new = tl.maximum(largest, tl.max(qk, 1))
-            qk -= new[:, None]
-        else:
-            new = tl.maximum(largest, tl.max(qk, 1) * qk_scale)
-            qk = qk * qk_scale - new[:, None]
-        p = tl.math.exp2(qk)
-        rate = tl.math.exp2(largest - new)
+            qk = tl.where(rows[:, None] >= (start + steps[None, :]), qk, MASKED)
+        p, rate, largest = weighed(qk, largest)
         added = tl.sum(p, 1)
         if HALVES:
             M: tl.constexpr = sums.shape[0]
@@ -153,7 +150,6 @@ def over_descriptors(
         p = p.to(dtype)
         sums = tl.dot(p, v, sums)
         total = total * rate + added
-        largest = new
         place += BLOCK_N
     return sums, total, largest
 

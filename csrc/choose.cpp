@@ -193,8 +193,9 @@ std::string index_values(const Kernel& kernel, const Arguments& arguments) {
 }
 
 [[noreturn]] void fail_target(const Kernel& kernel, const Specialisation& only) {
-    throw Failure(ErrorKind::runtime, {.what = concat(only.id, ": not built for this device: its tiles do not fit, or it is declared for others"),
-                                       .fix = concat("call `", kernel.name, "(...)`, which takes another one there")});
+    throw Failure(ErrorKind::runtime,
+                  {.what = concat(only.id, ": not built for this device: its tiles do not fit, or it is declared for others"),
+                   .fix = concat("call `", kernel.name, "(...)`, which takes another one there")});
 }
 
 [[noreturn]] void fail_choice(const Kernel& kernel, const Arguments& arguments) {

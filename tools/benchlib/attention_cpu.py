@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Callable
-from typing import Any
 
 from benchlib import machine, report, timing
 from benchlib.attention_cases import FORWARD, Problem, arrays_of
-from benchlib.attention_sides import our_forward
+from benchlib.attention_sides import TORCH, Call, our_forward, torch_forward
 from benchlib.contest import OURS
 from benchlib.work import Result
 
-TORCH = "torch"
 SIZES = ((1, 8, 1024), (2, 8, 512), (1, 4, 4096))
 QUICK_SIZES = ((1, 2, 256),)
 ROUNDS, QUICK_ROUNDS = 15, 3
@@ -54,21 +51,17 @@ def main(options: argparse.Namespace) -> int:
 def measure(problem: Problem, rounds: int) -> list[Result]:
     """Time both sides in turn, and compare ours with float64."""
     arrays = arrays_of(problem, "cpu")
-    calls: dict[str, Callable[[], Any]] = {OURS: our_forward(problem, arrays), TORCH: _torch(problem, arrays)}
+    calls: dict[str, Call] = {
+        OURS: our_forward(problem, arrays),
+        TORCH: torch_forward(TORCH, problem, arrays),
+    }
     out = calls[OURS]()["out"].clone()
-    exact = _torch(problem, {name: arrays[name].double() for name in ("q", "k", "v")})()
+    exact = torch_forward(TORCH, problem, {name: arrays[name].double() for name in ("q", "k", "v")})()["out"]
     error = float((out - exact).norm() / exact.norm())
     times = timing.shuffled_rounds(
         timing.cpu_batch, {name: [call] for name, call in calls.items()}, timing.Effort(rounds=rounds)
     )
     return [_result(problem, name, times[name], {"error": error} if name == OURS else {}) for name in calls]
-
-
-def _torch(problem: Problem, arrays: dict[str, Any]) -> Callable[[], Any]:
-    import torch.nn.functional as F
-
-    q, k, v = (arrays[name] for name in ("q", "k", "v"))
-    return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=problem.is_causal, scale=problem.scale)
 
 
 def _result(problem: Problem, name: str, times: list[float], extra: dict[str, float]) -> Result:

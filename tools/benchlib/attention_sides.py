@@ -17,6 +17,7 @@ from benchlib.work import load_specs
 CUDNN = "cuDNN"
 FLASH = "FlashAttention-2"
 TRITON = "triton"
+TORCH = "torch"  # with the backend that it chooses
 READ = "reading K and V"
 Call = Callable[[], Arrays]
 NEEDED = {FORWARD: (FORWARD,), BACKWARD: (FORWARD, "attention_delta", BACKWARD), DECODE: (DECODE,)}
@@ -140,11 +141,12 @@ def copying(arrays: Arrays) -> Call:
 
 
 def torch_forward(name: str, problem: Problem, arrays: Arrays) -> Call:
-    """Return torch's call with one of its backends."""
+    """Return torch's call with one of its backends, or the one that it chooses."""
     import torch.nn.functional as F
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    backend = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION}[name]
+    chosen = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    backend = {CUDNN: SDPBackend.CUDNN_ATTENTION, FLASH: SDPBackend.FLASH_ATTENTION, TORCH: chosen}[name]
     q, k, v = (arrays[name] for name in ("q", "k", "v"))
     is_grouped = k.shape[1] != q.shape[1]
 

@@ -46,7 +46,7 @@ def _jobs(kernel: Kernel, target: Target) -> list[Job]:
     groups: dict[tuple[str, tuple[Variant, ...]], list[Specialisation]] = {}
     for specialisation in (s for s in kernel.specialisations() if s.serves(target.kind)):
         name = specialisation.base if target.kind == "host" else specialisation.id
-        groups.setdefault((name, specialisation.variants), []).append(specialisation)
+        groups.setdefault((name, specialisation.variants_on(target.kind)), []).append(specialisation)
     return [Job(kernel, served[0], target, tuple(served)) for served in groups.values()]
 
 

@@ -50,7 +50,7 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("hold", hold.run, ("cuda",)),
     # After all that look at what indices are divided by; before loops become several programs.
     ("divisions", divisions.run, ("cuda",)),
-    # After it: what is held may be read late.
+    # After `hold`: what is held may be read late.
     ("late", late.run, ("cuda",)),
     # Before layouts: tensor cores have their own.
     ("tensor", tensor.run, ("cuda",)),

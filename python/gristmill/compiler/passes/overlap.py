@@ -199,14 +199,10 @@ def _shifted(chain: _Chain, freeing: list[Statement]) -> list[Statement]:
 
 def _take_turns(chain: _Chain) -> None:
     """Let one warpgroup multiply while the others compute: each begins a step's products when it is its turn."""
-    waiting, passing = Block(), Block()
-    for block, name in ((waiting, "wait_turn"), (passing, "pass_turn")):
-        with building(Builder(block)) as builder:
-            builder.position = chain.first.position
-            ROWS[name]()
+    waiting, passing = (Op(ROWS[name], [], {}, [], chain.first.position) for name in ("wait_turn", "pass_turn"))
     statements = chain.loop.body.statements
     place = statements.index(chain.first)
-    statements[place : place + 1] = [*waiting.statements, chain.first, *passing.statements]
+    statements[place : place + 1] = [waiting, chain.first, passing]
 
 
 def _carried(chain: _Chain) -> list[Value]:

@@ -196,9 +196,18 @@ def barrier(m: Any) -> None:
 TURN = f"bar.%s $0, {64 * GROUP_WARPS};"
 
 
+def _groups(m: Any) -> int:
+    """How many warpgroups consume."""
+    return m.function.present_warps // GROUP_WARPS
+
+
+def _is_group(m: Any, number: int) -> V:
+    return m.compare("==", _group(m), m.constant(dt.i32, number))
+
+
 def _turns(m: Any) -> V:
     """The barrier of the first warpgroup's turn, behind those of the warpgroups."""
-    return m.constant(dt.i32, cuda_roles.CONSUMERS + 1 + m.function.present_warps // GROUP_WARPS)
+    return m.constant(dt.i32, cuda_roles.CONSUMERS + 1 + _groups(m))
 
 
 def wait_turn(m: Any) -> None:
@@ -208,21 +217,19 @@ def wait_turn(m: Any) -> None:
 
 def pass_turn(m: Any) -> None:
     """Arrive where the next warpgroup waits."""
-    last = m.constant(dt.i32, m.function.present_warps // GROUP_WARPS - 1)
-    group = _group(m)
-    following = m.select(m.compare("==", group, last), m.constant(dt.i32, 0), m.add(group, m.constant(dt.i32, 1)))
+    is_last, zero, one = _is_group(m, _groups(m) - 1), m.constant(dt.i32, 0), m.constant(dt.i32, 1)
+    following = m.select(is_last, zero, m.add(_group(m), one))
     cuda_roles.assembly(m, TURN % "arrive", m.add(_turns(m), following))
 
 
 def begin_turns(m: Any) -> None:
     """The last warpgroup lets the first one begin."""
-    last = m.constant(dt.i32, m.function.present_warps // GROUP_WARPS - 1)
-    cuda_roles.assembly(m, f"@$1 {TURN % 'arrive'}", _turns(m), m.compare("==", _group(m), last))
+    cuda_roles.assembly(m, f"@$1 {TURN % 'arrive'}", _turns(m), _is_group(m, _groups(m) - 1))
 
 
 def finish_turns(m: Any) -> None:
     """The first warpgroup takes back what the last one passed."""
-    cuda_roles.assembly(m, f"@$1 {TURN % 'sync'}", _turns(m), m.compare("==", _group(m), m.constant(dt.i32, 0)))
+    cuda_roles.assembly(m, f"@$1 {TURN % 'sync'}", _turns(m), _is_group(m, 0))
 
 
 def settle(m: Any, sums: list[V], pending: int, words: Sequence[V]) -> list[V]:

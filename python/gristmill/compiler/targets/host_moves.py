@@ -22,6 +22,15 @@ def _filled(m: Any, result: Value, tiles: Sequence[Any], element: Callable[[Inde
     return buffer
 
 
+def _settle_read(m: Any, tile: Any) -> None:
+    """Store what a tile needs that is read in another order than its own."""
+    m.settle([Lazy(tile.shape, lambda index: m.at(tile, index), [(tile, False)])])
+
+
+def _run(at: V, lanes: int) -> Index:
+    return Index("run", at, lanes) if lanes > 1 else Index("one", at, 0)
+
+
 def _c(m: Any, number: int) -> V:
     return m.constant(dt.i64, number)
 
@@ -132,15 +141,14 @@ def _in_memory(m: Any, value: Value, tile: Any) -> Buffer:
 def _turn(m: Any, result: Value, tile: Any) -> Buffer:
     """The transpose of a tile, a square of vectors at a time: it is read and written in runs."""
     *outer, height, width = tile.shape
-    m.settle([Lazy(result.type.shape, lambda index: m.at(tile, index), [(tile, False)])])
+    _settle_read(m, tile)
     buffer: Buffer = m.buffer(result)
     size = min(m.target.lanes, height, width)
 
     def square(batch: V, row: V, column: V) -> None:
         def runs(line: V, length: int, place: V) -> list[Index]:
             first = m.add(m.multiply(line, _c(m, length)), place)
-            places = [m.add(first, _c(m, i * length)) for i in range(size)]
-            return [Index("run" if size > 1 else "one", at, size if size > 1 else 0) for at in places]
+            return [_run(m.add(first, _c(m, i * length)), size) for i in range(size)]
 
         lines = runs(m.add(m.multiply(batch, _c(m, height)), row), width, column)
         vectors = [m.widen(m.cast(m.at(tile, i), result.type.dtype), i.lanes) for i in lines]
@@ -194,7 +202,7 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
     *outer, height, width = result.type.shape
     depth, dtype = a.shape[-1], result.type.dtype
     left, right = (_in_memory(m, Value(Tile(dtype, t.shape)), t) for t in (a, b))
-    m.settle([Lazy(result.type.shape, lambda index: m.at(acc, index), [(acc, False)])])
+    _settle_read(m, acc)
     out: Buffer = m.buffer(result)
     lanes = min(m.target.lanes, width)
     most, beside = VECTORS.get(m.target.level, FEW_VECTORS)
@@ -203,8 +211,7 @@ def dot(m: Any, result: Value, a: Any, b: Any, acc: Any) -> Buffer:
 
     def block(batch: V, row: V, column: V) -> None:
         def at(line: V, size: int, place: V, index_lanes: int) -> Index:
-            position = m.add(m.multiply(line, _c(m, size)), place)
-            return Index("run", position, index_lanes) if index_lanes > 1 else Index("one", position, 0)
+            return _run(m.add(m.multiply(line, _c(m, size)), place), index_lanes)
 
         def lines(count: int) -> list[V]:
             first = m.add(m.multiply(batch, _c(m, count)), row)

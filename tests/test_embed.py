@@ -204,6 +204,23 @@ def test_archives_do_not_depend_on_time_or_order():
     assert archive(objects, "ar") == archive(dict(sorted(objects.items())), "ar")
 
 
+def test_code_that_is_alike_stands_side_by_side_in_an_archive(tmp_path):
+    symbols = [
+        f"{kernel}__{dtype}__{block}__{variant}__{level}"
+        for kernel in ("gelu", "relu")
+        for dtype in ("bf16", "f16", "f64")
+        for block in ("1024", "256")
+        for variant in ("a32", "g64")
+        for level in ("v2", "v4")
+    ]
+    (tmp_path / "lib.a").write_bytes(archive({symbol: b"" for symbol in symbols}, "ar"))
+    listing = subprocess.run(["ar", "t", str(tmp_path / "lib.a")], capture_output=True, text=True, check=True).stdout
+    found = listing.replace(".o\n", "\n").split()
+    assert sorted(found) == sorted(symbols)
+    assert all(len({s.replace(s.split("__")[1], "") for s in found[i : i + 3]}) == 1 for i in range(0, len(found), 3))
+    assert [s[-2:] for s in found] == ["v2"] * 24 + ["v4"] * 24
+
+
 def test_an_archiver_that_fails_is_named():
     with pytest.raises(BuildError, match="`false` could not archive the host code"):
         archive({"a": b""}, "false")

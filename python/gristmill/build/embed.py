@@ -321,9 +321,12 @@ def _join(parts: Sequence[bytes]) -> tuple[list[int], bytes]:
 
 
 def archive(objects: dict[str, bytes], ar: str) -> bytes:
-    """Return a static library of the object files, in the order of their symbols and without times or owners."""
+    """Return a static library of the object files, those that are alike side by side, without times or owners.
+
+    A wheel's compression looks back 32 KB.
+    """
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
-        names = [f"{symbol}.o" for symbol in sorted(objects)]
+        names = [f"{symbol}.o" for symbol in sorted(objects, key=_alike)]
         for symbol, data in objects.items():
             Path(folder, f"{symbol}.o").write_bytes(data)
         Path(folder, "members").write_text("\n".join(names))
@@ -333,6 +336,13 @@ def archive(objects: dict[str, bytes], ar: str) -> bytes:
             message = f"`{ar}` could not archive the host code: {done.stderr.strip()}"
             raise BuildError(message, fix="pass --ar with the path of binutils' ar")
         return Path(folder, "libhost.a").read_bytes()
+
+
+def _alike(symbol: str) -> tuple[list[str], str]:
+    """Sorts symbols by level and variant, then by kernel and constants, and by their first dtype last."""
+    kernel, *rest = symbol.split("__")
+    dtype, variant = rest[:1], rest[-2:]
+    return [*reversed(variant), kernel, *rest[1:], *dtype], symbol
 
 
 def quote(text: str) -> str:

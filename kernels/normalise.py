@@ -1,7 +1,7 @@
 """Layer norm and RMS norm along rows."""
 
 import numpy as np
-from rowwise import CONFIGS, computed_in, fits, in_use, rows, same_shape
+from rowwise import CONFIGS, computed_in, fits, in_use, parts, rows, same_shape
 
 import gristmill as gm
 import gristmill.language as tl
@@ -34,14 +34,13 @@ def layer_norm_forward(
     cols = tl.arange(0, BLOCK)
     keep = cols < n_cols
     v = tl.load(x + cols, mask=keep).to(C)
-    mean = quotient(tl.sum(v), tl.minimum(n_cols, BLOCK).to(C))
-    centred = tl.where(keep, v - mean, 0.0)
-    variance = tl.sum(centred * centred) / n_cols
+    mean, squares = moments(v, keep, tl.minimum(n_cols, BLOCK), BLOCK, parts(D, BLOCK, ONE_PASS), C)
+    variance = squares / n_cols
     if not ONE_PASS:
         offset, spread = moments_of_rest(x, mean, n_cols, BLOCK, TILE, C)
         mean += offset
         variance += spread
-    scale = 1.0 / tl.sqrt(variance + eps.to(C))
+    scale = tl.rsqrt(variance + eps.to(C))
     w = tl.load(weight + cols, mask=keep).to(C)
     b = tl.load(bias + cols, mask=keep).to(C)
     tl.store(y + cols, (v - mean) * (scale * w) + b, mask=keep)
@@ -53,6 +52,27 @@ def layer_norm_forward(
             factor = tl.load(weight + places, mask=inside).to(C)
             term = tl.load(bias + places, mask=inside).to(C)
             tl.store(y + places, (rest - mean) * (scale * factor) + term, mask=inside)
+
+
+def moments(v, keep, count, BLOCK, PARTS, C):
+    """Mean of the first `count` elements, and the sum of their squared distances from it.
+
+    Each part has its own first, so that the blocks of a cluster tell each other both at once. Chan, Golub and LeVeque,
+    Algorithms for computing the sample variance, 1983.
+    """
+    if PARTS == 1:
+        mean = quotient(tl.sum(v), count.to(C))
+        centred = tl.where(keep, v - mean, 0.0)
+        return mean, tl.sum(centred * centred)
+    SIZE: tl.constexpr = BLOCK // PARTS
+    counts = tl.minimum(tl.maximum(count - SIZE * tl.arange(0, PARTS), 0), SIZE).to(C)
+    each = tl.reshape(v, (PARTS, SIZE))
+    means = quotient(tl.sum(each, 1), tl.maximum(counts, 1.0))
+    distances = tl.where(tl.reshape(keep, (PARTS, SIZE)), each - means[:, None], 0.0)
+    squares = tl.sum(distances * distances, 1)
+    mean = quotient(tl.sum(means * counts), count.to(C))
+    shifts = means - mean
+    return mean, tl.sum(squares + counts * (shifts * shifts))
 
 
 def quotient(x, y):
@@ -110,7 +130,7 @@ def rms_norm_forward(
             rest = tl.load(x + places, mask=places < n_cols).to(C)
             squares += rest * rest
         total += tl.sum(squares)
-    scale = 1.0 / tl.sqrt(total / n_cols + eps.to(C))
+    scale = tl.rsqrt(total / n_cols + eps.to(C))
     tl.store(y + cols, v * (scale * tl.load(weight + cols, mask=keep).to(C)), mask=keep)
     if not ONE_PASS:
         for start in range(BLOCK, n_cols, TILE):

@@ -13,7 +13,7 @@ CONFIGS = [
     gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=8),
     gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16, device="cuda"),
-    gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=16, device="cuda"),
+    gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
@@ -33,6 +33,11 @@ def rows(n, n_cols):
 def fits(n_cols, BLOCK, ONE_PASS):
     """Whether a row is short enough for a configuration."""
     return ~ONE_PASS | (n_cols <= BLOCK)
+
+
+def parts(dtype, BLOCK, ONE_PASS):
+    """Into how many parts of 32 KB, 8 at most, a row of one tile is cut: as many as a cluster has blocks."""
+    return max(1, min(8, BLOCK * dtype.itemsize // 32768)) if ONE_PASS else 1
 
 
 def computed_in(dtype):

@@ -26,6 +26,19 @@ NORM = """
     term = tl.load({term} + cols, mask=cols < n).to(tl.float32)
     tl.store(y + cols, v * total * factor + term, mask=cols < n)
 """
+TWO_TILES = """
+    other = tl.load(w + cols, mask=cols < n).to(tl.float32)
+    tl.store(y + cols, v * tl.sum(v * other) + other, mask=cols < n)
+"""
+VARIANCE = """
+    each = tl.reshape(v, (4, {block} // 4))
+    means = tl.sum(each, 1) / ({block} // 4)
+    apart = each - means[:, None]
+    squares = tl.sum(apart * apart, 1)
+    mean = tl.sum(means) / 4
+    total = tl.sum(squares + (means - mean) * (means - mean))
+    tl.store(y + cols, v * total - mean, mask=cols < n)
+"""
 REPEATED = """
     for i in range(n):
         tl.store(y + cols, v / tl.sum(v + i), mask=cols < n)
@@ -38,7 +51,7 @@ TWO_AXES = """
 
 def compiled(body: str, *, block: int = 65536, warps: int = 8, term: str = "b", target: str = "sm_90a"):
     """Compile a kernel that works on one row: its IR after the last pass, and what it became."""
-    kernel = kernel_of(ROW.format(block=block, warps=warps, body=body.format(term=term)))
+    kernel = kernel_of(ROW.format(block=block, warps=warps, body=body.format(term=term, block=block)))
     seen: list[Function] = []
     (specialisation,) = kernel.specialisations()
     artifact = compile_variant(
@@ -74,56 +87,102 @@ def test_tiles_that_a_cluster_cannot_reduce_stay_in_a_block(body):
     assert function.num_blocks == artifact.ctas == 1
 
 
+def waits_by_way(ptx: str) -> set[tuple[int, bool]]:
+    """For each way through the kernel, how often it waits for the cluster, and whether that is before it exchanges."""
+    lines = [line for line in ptx.splitlines() if not line.strip().startswith("//")]
+    lines = [re.sub(r"\{ \.reg \.pred p; again.*", "", line) for line in lines]
+    labels = {line.split(":")[0].strip(): i for i, line in enumerate(lines) if re.match(r"\s*\$L\w+:", line)}
+    found, ways = set(), [(0, 0, True)]
+    while ways:
+        place, waits, is_first = ways.pop()
+        line = lines[place]
+        waits += "barrier.cluster.wait" in line
+        is_first &= waits > 0 or "st.async" not in line
+        target = re.search(r"\bbra(?:\.uni)?\s+(\$L\w+)", line)
+        if re.search(r"\bret;", line):
+            found.add((waits, is_first))
+            continue
+        if target:
+            ways.append((labels[target[1]], waits, is_first))
+        if not target or "@" in line:
+            ways.append((place + 1, waits, is_first))
+    return found
+
+
 def test_blocks_exchange_without_a_fence():
-    """One relaxed arrival and one wait for the whole kernel; numbers come with their own barrier."""
+    """One relaxed arrival and one wait on the way through the kernel; numbers come with their own barrier."""
     _, artifact = compiled("    tl.store(y + cols, v / tl.sum(v) - tl.max(v), mask=cols < n)")
     ptx = artifact.code.decode()
     assert artifact.ptx_version == 81
-    assert re.findall(r"barrier\.cluster\.[a-z.]*", ptx) == [
-        "barrier.cluster.arrive.relaxed.aligned",
-        "barrier.cluster.wait.aligned",
-    ]
-    assert ptx.count("st.async.weak.shared::cluster") == 2
-    assert ptx.count("mbarrier.init") == 2
+    assert ptx.count("barrier.cluster.arrive.relaxed.aligned") == 1
+    assert waits_by_way(ptx) == {(1, True)}
+    assert ptx.count("st.async.weak.shared::cluster") == 2 * 2, "where the masks hold, and where they do not"
+    assert ptx.count("mbarrier.init") == 2 * 2
     assert "membar" not in ptx
     assert "fence.acq_rel" not in ptx
 
 
-def test_exchange_that_a_branch_may_skip_finds_the_cluster_ready():
-    _, artifact = compiled(
-        "    if n > 9:\n        v = v / tl.sum(v)\n    tl.store(y + cols, v - tl.max(v), mask=cols < n)"
-    )
-    ptx = artifact.code.decode()
+BRANCHES = {
+    "then": "    if odd:\n        v = v / tl.sum(v)\n    tl.store(y + cols, v - tl.max(v), mask=cols < n)",
+    "otherwise": "    if odd:\n        v += 1\n    else:\n        v /= tl.sum(v)\n    tl.store(y + cols, tl.max(v))",
+    "nothing after": "    if odd:\n        v = v / tl.sum(v)\n    tl.store(y + cols, v, mask=cols < n)",
+    "before": "    v -= tl.max(v)\n    if odd:\n        v = v / tl.sum(v)\n    tl.store(y + cols, v, mask=cols < n)",
+}
+
+
+@pytest.mark.parametrize("body", BRANCHES.values(), ids=BRANCHES)
+def test_blocks_meet_once_on_each_way_and_before_they_exchange(body):
+    _, artifact = compiled(body.replace("odd", "n % 2 == 1"))
     assert artifact.ctas == 4
-    assert ptx.count("barrier.cluster.wait") == 1
-    assert ptx.index("barrier.cluster.wait") < ptx.index("ld.global")
-    assert ptx.count("st.async.weak.shared::cluster") == 2
+    assert waits_by_way(artifact.code.decode()) == {(1, True)}
+
+
+def test_where_masks_hold_there_are_none():
+    function, _ = compiled(NORM)
+    masked = [len(op.operands) - (1 if op.name == "load" else 2) for op in ops(function, "load", "store")]
+    assert masked == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_elements_that_are_needed_twice_wait_in_shared_memory():
     function, artifact = compiled(NORM)
-    assert len(ops(function, "hold")) == 1
-    assert len(ops(function, "held")) == 1
-    assert artifact.shared_bytes >= 65536 * 2 // 4
+    assert len(ops(function, "hold")) == 2
+    assert len(ops(function, "held")) == 2
+    assert 65536 * 2 // 4 <= artifact.shared_bytes < 65536 * 2 // 4 + 1024, "one place serves both ways"
+    assert (function.blocks_per_sm, compiled(TWO_TILES)[0].blocks_per_sm) == (4, 3)
 
 
 def test_what_only_stores_need_is_read_as_they_go():
+    """Half of it before the exchange, where threads have registers for it; the rest store by store."""
     function, artifact = compiled(NORM)
-    assert late(function) == ["load", "load", "held"]
-    order = accesses(artifact.code.decode())
-    assert order[: 8 + 6] == ["ld"] * 14, "x, and what the first store and the two after it need"
-    assert order[8 + 6 :] == ["st", "ld", "ld"] * 5 + ["st"] * 3
+    assert late(function) == ["load", "load", "held"] * 2
+    ptx = artifact.code.decode()
+    before, _, behind = ptx[: len(ptx) // 2].partition("st.async")
+    assert accesses(before) == ["ld"] * (8 + 4 + 4), "x, and what the first four stores need"
+    assert accesses(behind)[:11] == ["st", "st", "ld", "ld", "st", "ld", "ld", "st", "ld", "ld", "st"]
 
 
-def test_little_is_read_at_once():
-    """One such tile fits the registers: its loads are all on their way before the first store."""
+def test_little_is_read_before_the_exchange():
     function, artifact = compiled(NORM.replace("+ term", ""))
-    assert late(function) == []
-    assert accesses(artifact.code.decode()) == ["ld"] * 16 + ["st"] * 8
+    assert late(function) == ["load"] * 2
+    ptx = artifact.code.decode()
+    assert accesses(ptx[: ptx.index("st.async")]) == ["ld"] * 16
+    assert accesses(ptx) == (["ld"] * 16 + ["st"] * 8) * 2
 
 
 def test_nothing_is_read_late_through_an_argument_that_is_stored_through():
-    assert late(compiled(NORM, term="y")[0]) == []
+    function, _ = compiled(NORM, term="y")
+    read = ops(function, "load")
+    assert [bool(op.attributes.get("late")) for op in read] == [False, True, False] * 2
+
+
+def test_several_reductions_of_parts_take_one_exchange():
+    """Blocks tell each other means and sums of squares at once, and every thread goes on with those of all."""
+    function, artifact = compiled(VARIANCE)
+    ptx = artifact.code.decode()
+    assert [len(op.operands) for op in ops(function, "gathered")] == [2, 2]
+    assert ptx.count("mbarrier.init") == 2, "one on each way"
+    assert ptx.count("st.async") == 2 * 2
+    assert "gathered" not in {op.name for op in ops(compiled(VARIANCE, target="sm_80")[0])}
 
 
 def test_one_warp_reads_before_it_writes():

@@ -322,7 +322,7 @@ def _check_op(op: Op, layouts: Any, need: Any) -> None:
         need(op.name, op.operands[0], op.row.operand_layout(op, layouts[op.results[0]]))
     elif op.row.result_layout:
         need(op.name, op.results[0], op.row.result_layout(op, layouts[op.operands[0]]))
-    elif op.name != "relayout":
+    elif op.name not in ("relayout", "gathered", "hold", "held"):
         tiles = [v for v in (*op.operands, *op.results) if v.type.shape]
         for tile in tiles[1:]:
             need(op.name, tile, layouts[tiles[0]])

@@ -188,6 +188,16 @@ def rank(vectors: Sequence[int]) -> int:
     return len(_independent(vectors))
 
 
+def common(shape: tuple[int, ...], num_warps: int, num_blocks: int) -> Layout:
+    """Return the layout in which every thread has the whole tile, in row-major order."""
+    none = (0,) * len(shape)
+    reg = tuple(unflatten(1 << i, shape) for i in range(math.prod(shape).bit_length() - 1))
+    lane, warp, block = (
+        (none,) * bits for bits in (LANE_BITS, num_warps.bit_length() - 1, num_blocks.bit_length() - 1)
+    )
+    return Layout(shape, reg, lane, warp, block)
+
+
 def blocked(
     shape: tuple[int, ...],
     vector: int,

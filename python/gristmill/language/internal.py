@@ -109,6 +109,22 @@ def _(m: Any, op: Any, x: Any) -> Any:
     return m.join_lanes(x)
 
 
+@op("internal", kind="tile", is_common=True)
+def gathered(inputs: Any) -> list[Value]:
+    """Small tiles of which each block of a cluster has a part, whole in the registers of all threads."""
+    return emit_several("gathered", [x.type for x in inputs], inputs)
+
+
+@gathered.reference
+def _(*tiles: Any) -> Any:
+    return tiles
+
+
+@gathered.lower(on="threads")
+def _(m: Any, op: Any, *tiles: Any) -> Any:
+    return m.gather_blocks(op, tiles)
+
+
 @op("internal", kind="tile", reads_shared=True)
 def fetch(input: Any) -> Value:
     """A tile of one axis in registers that lies in shared memory."""

@@ -10,6 +10,7 @@ from gristmill.compiler.passes import (
     apart,
     carried,
     divisions,
+    gather,
     hold,
     late,
     layout,
@@ -46,7 +47,9 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("whole", whole.run, ("cuda",)),
     # Before layouts, which spread tiles over warps and blocks.
     ("spread", spread.run, ("cuda",)),
-    # After it: what a thread has to hold depends on the number of threads.
+    # After it: blocks of a cluster exchange what several reductions need at once.
+    ("gather", gather.run, ("cuda",)),
+    # After `spread`: what a thread has to hold depends on the number of threads.
     ("hold", hold.run, ("cuda",)),
     # After all that look at what indices are divided by; before loops become several programs.
     ("divisions", divisions.run, ("cuda",)),

@@ -3,43 +3,73 @@
 Between two reductions a thread waits; what it needs of a large tile on both sides is not kept in registers: the loaded
 elements, in their own dtype, go to shared memory, and the elementwise steps after them are repeated behind each
 reduction. 64 halves a thread then take no register while it waits, so that several blocks fit a multiprocessor and
-some of them load while others compute.
+some of them load while others compute. Few of them, with registers for all they load, are better than many that load
+by and by.
 """
 
 from __future__ import annotations
 
-from gristmill.compiler.ir import Function, Op, Statement, Value, definitions
+from gristmill.compiler.ir import Block, Function, If, Op, Statement, Value, definitions
 from gristmill.compiler.op import ROWS
 
 LARGE = 48  # elements of a thread
+LARGE_IN_CLUSTER = 32  # whose blocks wait longer, and share multiprocessors
 RESERVED_BYTES = 4096  # for reductions
+REGISTERS_OF_SM = 65536
+OTHER_REGISTERS = 16  # of a thread, beside those that it loads
+MOST_BLOCKS = 4  # of clusters, on a multiprocessor
 
 
 def run(function: Function) -> None:
-    """Hold what is loaded at the top of the kernel and needed in several of its phases."""
-    _Phases(function).run()
+    """Hold what is loaded at the top of the kernel, or of one of its branches, and needed in several of its phases."""
+    held = _hold(function, function.body)
+    if function.num_blocks > 1 and held and all(is_wide(load) for loads in held for load in loads):
+        function.blocks_per_sm = max(function.blocks_per_sm, min(_blocks_per_sm(function, loads) for loads in held))
+
+
+def _blocks_per_sm(function: Function, loads: list[Op]) -> int:
+    """How many blocks that hold this a multiprocessor should have room for."""
+    size = sum(load.results[0].type.elements * load.results[0].type.dtype.bits // 8 for load in loads)
+    size //= function.num_blocks
+    registers = size // 4 + OTHER_REGISTERS * 32 * function.num_warps
+    return max(1, min(MOST_BLOCKS, REGISTERS_OF_SM // registers, function.shared_bytes // (size + RESERVED_BYTES)))
+
+
+def is_wide(load: Op) -> bool:
+    """Whether accesses are as long as they get: the parts of others take registers of their own."""
+    return load.attributes.get("width", 1) * load.results[0].type.dtype.bits >= 128
+
+
+def _hold(function: Function, block: Block) -> list[list[Op]]:
+    """The loads whose tiles are held, for each block that holds some."""
+    found = [_Phases(function, block).run()]
+    for statement in block.statements:
+        if isinstance(statement, If):
+            found += [loads for branch in statement.blocks for loads in _hold(function, branch)]
+    return [loads for loads in found if loads]
 
 
 class _Phases:
-    """The statements of the kernel's body, numbered by the reductions and loops that come before them."""
+    """The statements of a block, numbered by the reductions and loops that come before them."""
 
-    def __init__(self, function: Function):
+    def __init__(self, function: Function, block: Block):
         self.function = function
-        self.block = function.body
-        self.made = definitions(function.body)
+        self.block = block
+        self.made = definitions(block)
         self.phase: dict[Statement, int] = {}
         self.written = {statement: list(statement.operands) for statement in self.block.statements}
         count = 0
         for statement in self.block.statements:
             self.phase[statement] = count
-            count += _waits(statement)
+            count += _waits(statement, function)
         self.held: dict[Value, Value] = {}
         self.again: dict[tuple[Value, int], Value] = {}
 
-    def run(self) -> None:
+    def run(self) -> list[Op]:
+        """Hold what is worth it; returns the loads of it."""
         chosen = self._chosen()
         if not chosen:
-            return
+            return []
         statements = self.block.statements
         self.block.statements = []
         for statement in statements:
@@ -49,6 +79,7 @@ class _Phases:
             for value in statement.results:
                 if value in chosen:
                     self.held[value] = self._emit("hold", value, statement)
+        return [s for s in statements if isinstance(s, Op) and not chosen.isdisjoint(s.results)]
 
     def _chosen(self) -> set[Value]:
         chosen: set[Value] = set()
@@ -110,14 +141,14 @@ class _Phases:
 
 def is_large(value: Value, function: Function) -> bool:
     """Whether each thread has so many elements of a tile that they crowd its registers."""
-    return value.type.elements >= LARGE * function.threads
+    return value.type.elements >= (LARGE if function.num_blocks == 1 else LARGE_IN_CLUSTER) * function.threads
 
 
-def _waits(statement: Statement) -> bool:
+def _waits(statement: Statement, function: Function) -> bool:
     """Whether threads wait for each other, or work for long."""
     if not isinstance(statement, Op):
         return True
-    return statement.row.result_layout is not None and statement.results[0].type.is_scalar
+    return statement.row.result_layout is not None and not is_large(statement.results[0], function)
 
 
 def is_repeatable(op: Op) -> bool:

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
-from gristmill.compiler.layout import Layout, beside, blocked, default_vector
+from gristmill.compiler.layout import Layout, beside, blocked, common, default_vector
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.tensor import group_accumulator, in_words
@@ -87,6 +87,8 @@ class _Pulled:
 def _anchored_results(op: Op, function: Function, found: dict[Value, Layout]) -> dict[Value, Layout]:
     if op.row.anchor_layout:
         return {op.results[0]: op.row.anchor_layout(op, function.num_warps)}
+    if op.row.is_common:
+        return {v: common(v.type.shape, function.num_warps, function.num_blocks) for v in op.results}
     source = next((found[v] for v in op.operands if v in found), None)
     if source is None or not op.results or not op.results[0].type.shape:
         return {}
@@ -254,6 +256,8 @@ class _Fitter:
             is_held = op.attributes.get("is_held")
             left = in_words(group_accumulator((rows, 2 * words), self.num_warps)) if is_held else None
             return [left, *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
+        if op.row.is_common:
+            return [None] * len(op.operands)
         if op.row.forward_layout and not op.row.operand_layout and result is not None:  # others go along with the first
             return [self.layouts[result], *[None] * (len(op.operands) - 1)]
         if op.row.operand_layout and result is not None:

@@ -22,6 +22,7 @@ from gristmill.dtypes import Dtype
 
 ALIGNMENT = 16
 FREE_BYTES = 32768  # up to here memory is given away rather than wait at a barrier
+SMALL_BYTES = 256  # and so much always
 
 
 def run(function: Function) -> None:
@@ -137,6 +138,8 @@ class _Placer:
                 self._loop(statement)
             for value in freed.get(statement, []):
                 self.live.pop(value, None)
+        for value in [v for statement in block.statements for v in statement.results if v in self.kept]:
+            self.live.pop(value, None)
 
     def _branches(self, statement: If) -> None:
         before, met = self.read, frozenset[Place]()
@@ -194,7 +197,7 @@ class _Placer:
         """The lowest bytes that are not taken, and not read either unless that takes too many."""
         taken = list(taken)
         place = _lowest(size, [*taken, *self.read], alignment)
-        if place.end > max(FREE_BYTES, self.used):
+        if place.end > max(FREE_BYTES, self.used) and size > SMALL_BYTES:
             place = _lowest(size, taken, alignment)
         self.used = max(self.used, place.end)
         return place

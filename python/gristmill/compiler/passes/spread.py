@@ -17,17 +17,23 @@ MAX_WARPS = 32
 
 def run(function: Function) -> None:
     """Set `num_blocks`, or raise `num_warps`, by the largest tile that is loaded."""
-    elements, size = _largest(function)
-    blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
-    if _multiplies(function):  # its author has chosen warps for the products
-        return
-    if blocks <= 1 or elements <= ELEMENTS_OF_THREAD * 32 * function.num_warps:
+    elements, blocks = needed(function)
+    if blocks <= 1:
         return
     if function.has_clusters and _is_flat(function):
         function.num_blocks = blocks
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
         function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
+
+
+def needed(function: Function) -> tuple[int, int]:
+    """Elements of the largest tile that is loaded, and the blocks that should share it."""
+    elements, size = _largest(function)
+    blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
+    # Where there are products, the author has chosen warps for them.
+    is_small = elements <= ELEMENTS_OF_THREAD * 32 * function.num_warps or _multiplies(function)
+    return elements, 1 if is_small else max(1, blocks)
 
 
 def _multiplies(function: Function) -> bool:

@@ -3,7 +3,8 @@
 A mask `offsets < bound` whose offsets are a scalar plus an arange holds for the whole block if its largest offset is
 below the bound, which one scalar comparison tells. Straight code becomes `if inside: copy without masks else: as
 written`; a loop over blocks becomes a loop over the full ones, without masks, and one over the rest. Only masks that
-cost something are worth the second copy: those that make an access narrower, where the machine has predicated access.
+cost something are worth the second copy: those that make an access narrower, where the machine has predicated access,
+and those of tiles that fill several blocks of a cluster, whose threads have more elements than predicates.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from gristmill.compiler.facts import Span
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Value, clone_block, definitions, walk
 from gristmill.compiler.op import Builder, building
-from gristmill.compiler.passes import tensor
+from gristmill.compiler.passes import spread, tensor
 from gristmill.dtypes import bool_, i64
 from gristmill.language import bits
 from gristmill.language import elementwise as ew
@@ -34,6 +35,7 @@ class Bound:
 def run(function: Function) -> None:
     """Version every loop and block of the kernel that has such masks."""
     _mark_operands(function)
+    _mark_spread(function)
     _version_block(function.body, function, set(function.body.arguments))
 
 
@@ -51,11 +53,26 @@ def _mark_operands(function: Function) -> None:
                 source.attributes["is_operand"] = True
 
 
+def _mark_spread(function: Function) -> None:
+    """Set `is_spread` of the loads whose tiles the blocks of a cluster will share."""
+    elements, blocks = spread.needed(function)
+    if function.has_clusters and blocks > 1:
+        for op in (s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"):
+            if op.results[0].type.elements == elements:
+                op.attributes["is_spread"] = True
+
+
 class Masks:
     """The masks of a function and what makes them true everywhere."""
 
     def __init__(self, function: Function):
         self.made = definitions(function.body)
+
+    def source(self, value: Value) -> Value:
+        """What the value repeats or regroups."""
+        statement = self.made.get(value)
+        is_view = isinstance(statement, Op) and statement.row.is_view
+        return self.source(statement.operands[0]) if is_view and statement else value
 
     def span(self, value: Value) -> Span | None:
         """The range of an integer tile or scalar; a scalar that is no sum stands for itself."""
@@ -88,9 +105,10 @@ class Masks:
 
 
 def _costly(statement: Statement) -> bool:
-    """Whether a mask makes an access narrower; true where widths are not known yet."""
+    """Whether a mask makes an access narrower, or has many parts; true where widths are not known yet."""
     attributes = statement.attributes
-    return bool(attributes.get("width", 0) < attributes.get("unmasked", 1) or attributes.get("is_operand"))
+    is_narrower = attributes.get("width", 0) < attributes.get("unmasked", 1)
+    return bool(is_narrower or attributes.get("is_operand") or attributes.get("is_spread"))
 
 
 def _masked(statement: Statement) -> Value | None:
@@ -131,7 +149,7 @@ def _split_loop(loop: For, function: Function, known: set[Value]) -> list[Statem
     if not free:
         _version_block(loop.body, function, known)
         return [loop]
-    return _two_loops(loop, free)
+    return _two_loops(loop, free, masks)
 
 
 def _splits(bound: Bound, induction: Value, known: set[Value]) -> bool:
@@ -139,7 +157,7 @@ def _splits(bound: Bound, induction: Value, known: set[Value]) -> bool:
     return len(others) >= len(bound.terms) - 1 and all(v in known for v in (*others, *bound.limit))
 
 
-def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
+def _two_loops(loop: For, free: dict[Value, list[Bound]], masks: Masks) -> list[Statement]:
     lower, upper, step = loop.operands[:3]
     block = Block()
     with building(Builder(block)):
@@ -154,7 +172,7 @@ def _two_loops(loop: For, free: dict[Value, list[Bound]]) -> list[Statement]:
         full = ew.maximum(ew.sub(stop, lower), 0)
         steps = ew.floordiv(ew.add(full, ew.sub(step, 1)), step)
         middle = ew.add(lower, ew.mul(steps, step))
-    body = _without_masks(loop.body, set(free))
+    body = _without_masks(loop.body, set(free), masks)
     results = [Value(v.type, v.name) for v in loop.results]
     inside = For([lower, stop, step, *loop.operands[3:]], body, results, dict(loop.attributes), loop.position)
     rest = For([middle, upper, step, *results], loop.body, loop.results, dict(loop.attributes), loop.position)
@@ -177,10 +195,15 @@ def _wide(value: Value) -> Value:
     return cast(value, i64)
 
 
-def _without_masks(block: Block, free: set[Value]) -> Block:
-    copy = clone_block(block, {})
-    pairs = zip(walk(block), walk(copy), strict=True)
-    for old, new in pairs:
+def _without_masks(block: Block, free: set[Value], masks: Masks) -> Block:
+    """A copy in which the masks hold: accesses go without them, and what is chosen by them needs no choice."""
+
+    def chosen(op: Op, operands: list[Value]) -> Value | None:
+        return operands[1] if op.row.is_choice and masks.source(op.operands[0]) in free else None
+
+    copy = clone_block(block, {}, chosen)
+    olds = (old for old in walk(block) if not (isinstance(old, Op) and chosen(old, old.operands)))
+    for old, new in zip(olds, walk(copy), strict=True):
         mask = _masked(old)
         if mask is not None and mask in free:
             place = old.operands.index(mask)
@@ -209,7 +232,7 @@ def _version_straight(block: Block, function: Function, outer: set[Value]) -> No
     del block.statements[start:]
     with building(Builder(block)):
         inside = _all_inside(dict.fromkeys(b for bounds in free.values() for b in bounds))
-    block.statements.append(If([inside], _without_masks(rest, set(free)), rest, []))
+    block.statements.append(If([inside], _without_masks(rest, set(free), masks), rest, []))
 
 
 def _all_inside(bounds: dict[Bound, None]) -> Value:

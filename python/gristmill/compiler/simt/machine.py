@@ -49,6 +49,7 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
         self.loop_depth = 0
+        self.awaited = []
         threads = 32 * self.num_warps
         self.index = np.arange(threads * self.num_blocks)
         self.known_bits: dict[Any, Any] = {}
@@ -302,6 +303,12 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
             return np.full(self.index.shape, spare is not None)
         bits = [[bit for part, bit in spare if part == name] for name in ("lane", "warp", "block")]
         return spread(cast(Numbers, self.is_thread(*bits)).each, self.index)
+
+    def keep(self, elements: Sequence[V]) -> list[V]:
+        return list(elements)
+
+    def kept(self, words: Sequence[V], like: Sequence[V]) -> list[V]:
+        return list(words)
 
     def wide_store(self, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
         guard = None if mask is None else cast(Numbers, mask).each

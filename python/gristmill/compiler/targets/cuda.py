@@ -9,7 +9,7 @@ from typing import Any
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import For, Function, If, Op, Place, Pointer, Value, While
 from gristmill.compiler.machine import V
-from gristmill.compiler.targets import cuda_roles, cuda_tickets
+from gristmill.compiler.targets import cuda_cluster, cuda_roles, cuda_tickets
 from gristmill.compiler.targets.cuda_products import CudaTensorMachine
 from gristmill.compiler.targets.llvm import LlvmMachine
 from gristmill.compiler.targets.threads import Bits, Held, ThreadMachine
@@ -40,8 +40,9 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         self.constancy = function.constancy
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
-        self.arrival: list[str] = []
+        self.has_met = False  # whether blocks of the cluster wait for each other on the way to here
         self.places: Iterator[Place] = iter(())
+        self.awaited = []
         self.has_float8 = function.has_clusters  # both came with sm_89 and sm_90; there is no target between
         self.outlined: dict[str, str] = {}
         self.role = ""  # of the program that is emitted, where warps have roles
@@ -59,7 +60,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
 
     def text(self) -> str:
         """Lower the whole function and return its text."""
-        from gristmill.compiler.targets import cuda_cluster, cuda_windows
+        from gristmill.compiler.targets import cuda_windows
 
         values: dict[Value, V | Held] = {**self.parameters, **self._bools}
         if self.function.producer is None:
@@ -251,8 +252,6 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         return f"{self.shared_place(memory, index, dtype)}, align {dtype.itemsize}"
 
     def from_blocks(self, own: Sequence[V]) -> list[list[V]]:
-        from gristmill.compiler.targets import cuda_cluster
-
         return cuda_cluster.from_blocks(self, own)
 
     def shared_store(self, memory: V, index: V, x: V) -> None:
@@ -291,6 +290,16 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         from gristmill.compiler.targets import cuda_memory
 
         return cuda_memory.wide_load(self, pointer, width, mask, others, hints)
+
+    def keep(self, elements: Sequence[V]) -> list[V]:
+        from gristmill.compiler.targets import cuda_memory
+
+        return cuda_memory.keep(self, elements)
+
+    def kept(self, words: Sequence[V], like: Sequence[V]) -> list[V]:
+        from gristmill.compiler.targets import cuda_memory
+
+        return cuda_memory.kept(self, words, like)
 
     def wide_store(self, pointer: V, elements: Sequence[V], mask: V | None, hints: dict[str, object]) -> None:
         from gristmill.compiler.targets import cuda_memory
@@ -363,12 +372,16 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         condition = values[statement.operands[0]]
         assert isinstance(condition, V)
         self.say(f"br i1 {condition.text}, label %{labels[0]}, label %{labels[1]}")
-        outcomes = []
+        outcomes, had_met = [], self.has_met
+        ends: list[tuple[bool, int]] = []
         for label, block in zip(labels, statement.blocks, strict=False):
+            self.has_met = had_met
             self.begin_label(label)
             tiles = self.run(block, dict(values))
             outcomes.append((tiles, self.label))
+            ends.append((self.has_met, len(self.lines)))
             self.say(f"br label %{labels[2]}")
+        cuda_cluster.meet(self, ends)
         self.begin_label(labels[2])
         (then, then_label), (other, other_label) = outcomes
         for result, a, b in zip(statement.results, then, other, strict=True):

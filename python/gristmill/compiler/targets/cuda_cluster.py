@@ -51,18 +51,27 @@ def from_blocks(m: Any, own: Sequence[V]) -> list[list[V]]:
 
 
 def _enter(m: Any) -> None:
-    """Wait until all barriers are armed: before the first exchange, or at the start if a branch may skip it."""
-    if not m.arrival:
-        m.arrival = ["arrive.relaxed"] if m.label == "entry" else ["arrive.relaxed", "wait"]
-        if m.label == "entry":
+    """Wait until all barriers are armed: before the first exchange on each way to the end."""
+    if not m.has_met:
+        m.has_met = True
+        _step(m, "wait")
+
+
+def meet(m: Any, ends: Sequence[tuple[bool, int]]) -> None:
+    """Of branches, whether blocks have met in each and the line where it ends: they meet in all or in none."""
+    m.has_met = any(has_met for has_met, _ in ends)
+    for has_met, line in reversed(ends):
+        if m.has_met and not has_met:
+            following, m.lines[line:] = m.lines[line:], []
             _step(m, "wait")
+            m.lines += following
 
 
 def arrive(m: Any) -> None:
-    """Tell the cluster that this block's barriers are armed: the prologue's last steps."""
-    with m.in_prologue():
-        for step in m.arrival:
-            _step(m, step)
+    """Tell the cluster that this block's barriers are armed: the prologue's last step."""
+    if m.has_met:
+        with m.in_prologue():
+            _step(m, "arrive.relaxed")
 
 
 def _address(m: Any, memory: V) -> V:

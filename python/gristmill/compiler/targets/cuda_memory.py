@@ -49,6 +49,23 @@ def wide_store(m: Any, pointer: V, elements: Sequence[V], mask: V | None, hints:
     m.say(f'call void asm sideeffect "{instruction}", "{constraints}"({operands})')
 
 
+def keep(m: Any, elements: Sequence[V]) -> list[V]:
+    """The elements side by side in as few registers as hold them."""
+    dtype = elements[0].dtype
+    assert isinstance(dtype, Dtype)
+    return _to_words(m, elements, *_words(dtype, len(elements)), dtype)
+
+
+def kept(m: Any, words: Sequence[V], like: Sequence[V]) -> list[V]:
+    """The elements that `keep` put into `words`, which stay there until now; they are as many as `like`."""
+    dtype = like[0].dtype
+    assert isinstance(dtype, Dtype)
+    count, bits = _words(dtype, len(like))
+    outputs, ties = ",".join([f"={_letter(bits)}"] * count), ",".join(map(str, range(count)))
+    same = cuda_text.call(m, f'asm sideeffect "", "{outputs},{ties}"', _word_dtype(bits), count, words)
+    return _from_words(m, same, len(like), bits, dtype)
+
+
 def _element(pointer: V) -> Dtype:
     assert isinstance(pointer.dtype, Pointer)
     return pointer.dtype.element

@@ -31,6 +31,8 @@ def reduce(m: Any, op: Op, tiles: Sequence[Any], axis: int, combine_two: Combine
     groups = _fold_registers(layout, _elements(tiles), axis, two)
     _, lane_bits, warp_bits, block_bits = layout.split(axis)
     is_apart = op.attributes.get("is_apart", False)
+    if warp_bits or block_bits:
+        m.read_early()
     assert not (is_apart and (warp_bits or block_bits)), "what stays apart is brought together by lanes alone"
     for key, x in groups.items():
         for bit in () if is_apart else lane_bits:
@@ -111,6 +113,18 @@ def _reduce_blocks(m: Any, layout: Layout, axis: int, groups: Groups, block_bits
     parts = _subsets(block_bits)
     came = zip(groups, _from_blocks(m, list(groups.values())), strict=True)
     return {key: _fold([elements[b] for b in parts], two) for key, elements in came}
+
+
+def gather_blocks(m: Any, op: Op, tiles: Sequence[Any]) -> list[Any]:
+    """Each tile whole in the registers of all threads; all threads of a block have the same part of it."""
+    came = iter(_from_blocks(m, [(x,) for tile in tiles for x in tile.registers]))
+    results = []
+    for value, tile in zip(op.results, tiles, strict=True):
+        target, parts = m.layouts[value], [next(came) for _ in tile.registers]
+        places = [tile.layout.preimage(target.at(r)) for r in range(target.registers)]
+        assert not any(lane or warp for _, lane, warp, _ in places), "lanes and warps have different parts"
+        results.append(m.tile(target, [parts[register][block][0] for register, _, _, block in places]))
+    return results
 
 
 def _from_blocks(m: Any, own: list[Element]) -> list[list[Element]]:

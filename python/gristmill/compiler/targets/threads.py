@@ -36,6 +36,7 @@ class Late(Sequence[V]):
 
     def __init__(self, size: int, emit: Callable[[int], dict[int, V]]):
         self.size, self.emit, self.emitted = size, emit, dict[int, V]()
+        self.kept: dict[int, Callable[[], dict[int, V]]] = {}
 
     def __len__(self) -> int:
         return self.size
@@ -46,8 +47,20 @@ class Late(Sequence[V]):
         if not 0 <= register < self.size:
             raise IndexError(register)
         if register not in self.emitted:
-            self.emitted |= self.emit(register)
+            self.emitted |= self.kept.pop(register)() if register in self.kept else self.emit(register)
         return self.emitted[register]
+
+    def put_away(self, first: int, width: int, m: ThreadMachine) -> None:
+        """Emit `width` registers, and keep them side by side until one of them is asked for."""
+        elements = self[first : first + width]
+        words = m.keep(elements)
+
+        def take_out() -> dict[int, V]:
+            return dict(enumerate(m.kept(words, elements), first))
+
+        for register in range(first, first + len(elements)):
+            self.emitted.pop(register)
+            self.kept[register] = take_out
 
 
 LATE_ACCESSES = 3  # that a store and the ones after it have asked for
@@ -76,6 +89,7 @@ class ThreadMachine(TensorMachine):
     num_blocks: int
     loop_depth: int
     places: Iterator[Place]  # of the op that is lowered
+    awaited: list[tuple[Late, int]]  # tiles whose first registers are read before the next exchange between blocks
 
     # -- words
 
@@ -97,6 +111,14 @@ class ThreadMachine(TensorMachine):
     @abstractmethod
     def shuffle_index(self, x: V, lane: V) -> V:
         """What the lane of the same warp that `lane` names has in x."""
+
+    @abstractmethod
+    def keep(self, elements: Sequence[V]) -> list[V]:
+        """The elements side by side in as few registers as hold them, until `kept` asks for them."""
+
+    @abstractmethod
+    def kept(self, words: Sequence[V], like: Sequence[V]) -> list[V]:
+        """The elements that `keep` made `words` of, as many as `like` and of its dtype."""
 
     @abstractmethod
     def barrier(self) -> None: ...
@@ -259,7 +281,17 @@ class ThreadMachine(TensorMachine):
             return dict(zip(group, elements, strict=True))
 
         loaded = Late(layout.registers, emit)
+        if op.attributes.get("early"):
+            self.awaited.append((loaded, op.attributes["early"]))
         return Held(self.layouts[op.results[0]], loaded if op.attributes.get("late") else list(loaded))
+
+    def read_early(self) -> None:
+        """Read the first registers of late tiles: what threads will need when they have waited."""
+        for loaded, registers in self.awaited:
+            width = 16 // loaded[0].dtype.itemsize
+            for r in range(0, min(registers, len(loaded)), width):
+                loaded.put_away(r, width, self)
+        self.awaited = []
 
     def store(self, op: Op, pointers: V | Held, value: V | Held, mask: V | Held | None) -> None:
         if not isinstance(pointers, Held):
@@ -346,6 +378,9 @@ class ThreadMachine(TensorMachine):
 
     def reduce(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, identities: Any = None) -> list[Any]:
         return thread_folds.reduce(self, op, tiles, axis, combine)
+
+    def gather_blocks(self, op: Op, tiles: Sequence[Any]) -> list[Any]:
+        return thread_folds.gather_blocks(self, op, tiles)
 
     def scan(self, op: Op, tiles: Sequence[Any], axis: int, combine: Combine, *, reverse: bool) -> list[Any]:
         return thread_folds.scan(self, op, tiles, axis, combine, reverse)

@@ -34,8 +34,9 @@ def layer_norm_forward(
     cols = tl.arange(0, BLOCK)
     keep = cols < n_cols
     v = tl.load(x + cols, mask=keep).to(C)
-    mean, squares = moments(v, keep, tl.minimum(n_cols, BLOCK), BLOCK, parts(D, BLOCK, ONE_PASS), C)
-    variance = squares / n_cols
+    count = tl.minimum(n_cols, BLOCK)
+    mean, squares = moments(v, keep, count, BLOCK, parts(D, BLOCK, ONE_PASS), C)
+    variance = squares / (count if ONE_PASS else n_cols)
     if not ONE_PASS:
         offset, spread = moments_of_rest(x, mean, n_cols, BLOCK, TILE, C)
         mean += offset
@@ -130,7 +131,7 @@ def rms_norm_forward(
             rest = tl.load(x + places, mask=places < n_cols).to(C)
             squares += rest * rest
         total += tl.sum(squares)
-    scale = tl.rsqrt(total / n_cols + eps.to(C))
+    scale = 1.0 / tl.sqrt(total / n_cols + eps.to(C))
     tl.store(y + cols, v * (scale * tl.load(weight + cols, mask=keep).to(C)), mask=keep)
     if not ONE_PASS:
         for start in range(BLOCK, n_cols, TILE):

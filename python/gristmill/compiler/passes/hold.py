@@ -17,22 +17,23 @@ LARGE_IN_CLUSTER = 32  # whose blocks wait longer, and share multiprocessors
 RESERVED_BYTES = 4096  # for reductions
 REGISTERS_OF_SM = 65536
 OTHER_REGISTERS = 16  # of a thread, beside those that it loads
-MOST_BLOCKS = 4  # of clusters, on a multiprocessor
+WARPS_OF_SM = 32  # of clusters' blocks; with more they crowd the L1 cache
 
 
 def run(function: Function) -> None:
     """Hold what is loaded at the top of the kernel, or of one of its branches, and needed in several of its phases."""
-    held = _hold(function, function.body)
-    if function.num_blocks > 1 and held and all(is_wide(load) for loads in held for load in loads):
-        function.blocks_per_sm = max(function.blocks_per_sm, min(_blocks_per_sm(function, loads) for loads in held))
+    for loads in _hold(function, function.body):
+        if function.num_blocks > 1 and all(map(is_wide, loads)):
+            function.blocks_per_sm = max(function.blocks_per_sm, _blocks_per_sm(function, loads))
 
 
 def _blocks_per_sm(function: Function, loads: list[Op]) -> int:
-    """How many blocks that hold this a multiprocessor should have room for."""
+    """How many blocks that have registers for all they load, and hold it, a multiprocessor has room for."""
     size = sum(load.results[0].type.elements * load.results[0].type.dtype.bits // 8 for load in loads)
     size //= function.num_blocks
     registers = size // 4 + OTHER_REGISTERS * 32 * function.num_warps
-    return max(1, min(MOST_BLOCKS, REGISTERS_OF_SM // registers, function.shared_bytes // (size + RESERVED_BYTES)))
+    most = WARPS_OF_SM // function.num_warps
+    return max(1, min(most, REGISTERS_OF_SM // registers, function.shared_bytes // (size + RESERVED_BYTES)))
 
 
 def is_wide(load: Op) -> bool:

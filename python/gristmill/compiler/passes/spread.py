@@ -1,8 +1,9 @@
 """Spread tiles that are too large for one block over the blocks of a cluster.
 
 A row of 65,536 halves fills a multiprocessor, which then either loads or computes. Four blocks, on multiprocessors of
-their own, take a quarter each and exchange what they reduce through each other's shared memory; six such blocks fit one
-multiprocessor, so that some load while others compute. Where there are no clusters, a block gets more warps instead.
+their own, take a quarter each and exchange what they reduce through each other's shared memory; several such blocks fit
+one multiprocessor, so that some load while others compute. Where there are no clusters, or no more blocks in them, a
+block gets more warps instead.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from gristmill.compiler.ir import For, Function, Op, While, walk
 
 BYTES_OF_BLOCK = 32768
 ELEMENTS_OF_THREAD = 32  # that a thread takes without ado
+BYTES_OF_THREAD = 128  # that it loads at once
 MAX_BLOCKS = 8  # more need a launch attribute
 MAX_WARPS = 32
 
@@ -22,6 +24,8 @@ def run(function: Function) -> None:
         return
     if function.has_clusters and _is_flat(function):
         function.num_blocks = blocks
+        while _largest(function)[1] > BYTES_OF_THREAD * function.threads and function.num_warps < MAX_WARPS:
+            function.num_warps *= 2
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
         function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps

@@ -34,9 +34,11 @@ def layer_norm_forward(
     cols = tl.arange(0, BLOCK)
     keep = cols < n_cols
     v = tl.load(x + cols, mask=keep).to(C)
+    PARTS: tl.constexpr = parts(D, BLOCK, ONE_PASS)
     count = tl.minimum(n_cols, BLOCK)
-    mean, squares = moments(v, keep, count, BLOCK, parts(D, BLOCK, ONE_PASS), C)
-    variance = squares / (count if ONE_PASS else n_cols)
+    mean, squares = moments(v, keep, count, BLOCK, PARTS, C)
+    # Of full rows the compiler knows the count: a product less while the blocks of a cluster wait.
+    variance = squares / (count if PARTS > 1 else n_cols)
     if not ONE_PASS:
         offset, spread = moments_of_rest(x, mean, n_cols, BLOCK, TILE, C)
         mean += offset

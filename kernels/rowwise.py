@@ -36,8 +36,8 @@ def fits(n_cols, BLOCK, ONE_PASS):
 
 
 def parts(dtype, BLOCK, ONE_PASS):
-    """Into how many parts of 32 KB, 8 at most, a row of one tile is cut: as many as a cluster has blocks."""
-    return max(1, min(8, BLOCK * dtype.itemsize // 32768)) if ONE_PASS else 1
+    """Into how many parts a row of one tile is cut: as many as a cluster has blocks, of 32 KB, 8 at most."""
+    return min(8, BLOCK * dtype.itemsize // 32768) if ONE_PASS and BLOCK > 16384 else 1
 
 
 def computed_in(dtype):

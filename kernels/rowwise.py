@@ -11,8 +11,10 @@ from gristmill.cases import rowwise
 CONFIGS = [
     gm.Config(BLOCK=256, TILE=256, ONE_PASS=True, num_warps=1),
     gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),
-    gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=8),
-    gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=16, device="cuda"),
+    gm.Config(BLOCK=2048, TILE=2048, ONE_PASS=True, num_warps=2, device="cuda"),
+    gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=4),
+    gm.Config(BLOCK=8192, TILE=8192, ONE_PASS=True, num_warps=8, device="cuda"),
+    gm.Config(BLOCK=16384, TILE=16384, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=32768, TILE=32768, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=65536, TILE=65536, ONE_PASS=True, num_warps=8, device="cuda"),
     gm.Config(BLOCK=131072, TILE=131072, ONE_PASS=True, num_warps=8, device="cuda"),

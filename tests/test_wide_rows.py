@@ -1,4 +1,4 @@
-"""Kernels on rows that the blocks of a cluster share: full tiles, tails in any of the parts, parts without columns."""
+"""Kernels on rows of every tile, and of those that the blocks of a cluster share: full ones, tails in any part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gristmill.cases import spec_of
 from machines import on_each_machine, shipped_kernels
 
-LENGTHS = [16_385, 32_768, 40_001, 65_535, 65_536, 98_304, 131_072]
+LENGTHS = [1025, 2048, 5120, 8192, 12_000, 16_385, 32_768, 40_001, 65_535, 65_536, 98_304, 131_072]
 KERNELS = shipped_kernels()
 
 

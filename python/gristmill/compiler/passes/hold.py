@@ -23,7 +23,7 @@ WARPS_OF_SM = 32  # of clusters' blocks; with more they crowd the L1 cache
 def run(function: Function) -> None:
     """Hold what is loaded at the top of the kernel, or of one of its branches, and needed in several of its phases."""
     for loads in _hold(function, function.body):
-        if function.num_blocks > 1 and all(map(is_wide, loads)):
+        if all(map(is_wide, loads)):
             function.blocks_per_sm = max(function.blocks_per_sm, _blocks_per_sm(function, loads))
 
 

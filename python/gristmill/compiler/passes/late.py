@@ -34,7 +34,7 @@ def run(function: Function) -> None:
         if sum(_bytes(op.results[0]) for op in loads) > ROOM * function.threads:
             for op in late:
                 op.attributes["late"] = True
-        if function.num_blocks > 1 and len(loads) < len(late):
+        if len(loads) < len(late):
             _begin_early(block, [op for op in loads if is_wide(op)], function)
 
 

@@ -36,8 +36,12 @@ def needed(function: Function) -> tuple[int, int]:
     elements, size = _largest(function)
     blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
     # Where there are products, the author has chosen warps for them.
-    is_small = elements <= ELEMENTS_OF_THREAD * 32 * function.num_warps or _multiplies(function)
-    return elements, 1 if is_small else max(1, blocks)
+    return elements, max(1, blocks) if is_much(function, elements) else 1
+
+
+def is_much(function: Function, elements: int) -> bool:
+    """Whether a tile gives each thread more than it takes without ado."""
+    return elements > ELEMENTS_OF_THREAD * 32 * function.num_warps and not _multiplies(function)
 
 
 def _multiplies(function: Function) -> bool:

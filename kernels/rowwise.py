@@ -7,8 +7,8 @@ from gristmill.cases import rowwise
 # ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster. Devices without clusters,
 # and CPUs, have no code for the longest tiles, and take the last configuration, which suits all rows: the first BLOCK
 # columns are a tile, the rest is read in tiles of TILE, once for what must be known of the whole row and once more for
-# the result. Long rows that are not aligned have offsets of 64 bits: one for a row.
-LONG = {"ONE_PASS": True, "narrow": False, "device": "cuda"}
+# the result.
+ON_CUDA = {"ONE_PASS": True, "device": "cuda"}
 
 
 def configurations(warps_of_16384=8):
@@ -16,13 +16,13 @@ def configurations(warps_of_16384=8):
     return [
         gm.Config(BLOCK=256, TILE=256, ONE_PASS=True, num_warps=1),
         gm.Config(BLOCK=1024, TILE=1024, ONE_PASS=True, num_warps=1),
-        gm.Config(BLOCK=2048, TILE=2048, ONE_PASS=True, num_warps=2, device="cuda"),
+        gm.Config(BLOCK=2048, TILE=2048, num_warps=2, **ON_CUDA),
         gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=4),
-        gm.Config(BLOCK=8192, TILE=8192, num_warps=8, **LONG),
-        gm.Config(BLOCK=16384, TILE=16384, num_warps=warps_of_16384, **LONG),
-        gm.Config(BLOCK=32768, TILE=32768, num_warps=8, **LONG),
-        gm.Config(BLOCK=65536, TILE=65536, num_warps=8, **LONG),
-        gm.Config(BLOCK=131072, TILE=131072, num_warps=8, **LONG),
+        gm.Config(BLOCK=8192, TILE=8192, num_warps=8, **ON_CUDA),
+        gm.Config(BLOCK=16384, TILE=16384, num_warps=warps_of_16384, **ON_CUDA),
+        gm.Config(BLOCK=32768, TILE=32768, num_warps=8, **ON_CUDA),
+        gm.Config(BLOCK=65536, TILE=65536, num_warps=8, **ON_CUDA),
+        gm.Config(BLOCK=131072, TILE=131072, num_warps=8, **ON_CUDA),
         gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
     ]
 

@@ -81,7 +81,24 @@ def test_without_clusters_a_block_gets_more_warps():
     assert (function.num_blocks, artifact.threads) == (1, 1024)
 
 
-@pytest.mark.parametrize("body", [REPEATED, TWO_AXES], ids=["repeated", "two axes"])
+FEW_PARTS = """
+    each = tl.reshape(v, (2, {block} // 2))
+    tl.store(y + tl.arange(0, 2), tl.sum(each, 1))
+"""
+ACROSS_PARTS = """
+    each = tl.reshape(v, (4, {block} // 4))
+    tl.store(y + tl.arange(0, {block} // 4), tl.sum(each, 0))
+"""
+LOOP_BETWEEN = """
+    total = tl.sum(v)
+    for i in range(n):
+        tl.store(b + i, total)
+    tl.store(y + cols, v * total + tl.load(w + cols, mask=cols < n), mask=cols < n)
+"""
+NOT_FLAT = {"repeated": REPEATED, "two axes": TWO_AXES, "few parts": FEW_PARTS, "across parts": ACROSS_PARTS}
+
+
+@pytest.mark.parametrize("body", NOT_FLAT.values(), ids=NOT_FLAT)
 def test_tiles_that_a_cluster_cannot_reduce_stay_in_a_block(body):
     function, artifact = compiled(body)
     assert function.num_blocks == artifact.ctas == 1
@@ -173,6 +190,12 @@ def test_nothing_is_read_late_through_an_argument_that_is_stored_through():
     function, _ = compiled(NORM, term="y")
     read = ops(function, "load")
     assert [bool(op.attributes.get("late")) for op in read] == [False, True, False] * 2
+
+
+def test_no_load_overtakes_a_loop_or_what_it_stores():
+    function, _ = compiled(LOOP_BETWEEN)
+    assert late(function) == []
+    assert ops(function, "held"), "it would be begun before the exchange but for the loop"
 
 
 def test_several_reductions_of_parts_take_one_exchange():

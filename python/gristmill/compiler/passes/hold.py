@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from gristmill.compiler.ir import Block, Function, If, Op, Statement, Value, definitions
 from gristmill.compiler.op import ROWS
+from gristmill.compiler.passes import spread
 
 LARGE = 48  # elements of a thread
 LARGE_IN_CLUSTER = 32  # whose blocks wait longer, and share multiprocessors
@@ -23,7 +24,7 @@ WARPS_OF_SM = 32  # of clusters' blocks; with more they crowd the L1 cache
 def run(function: Function) -> None:
     """Hold what is loaded at the top of the kernel, or of one of its branches, and needed in several of its phases."""
     for loads in _hold(function, function.body):
-        if all(map(is_wide, loads)):
+        if all(map(is_wide, loads)) and not spread.multiplies(function) and not any(map(_is_double, loads)):
             function.blocks_per_sm = max(function.blocks_per_sm, _blocks_per_sm(function, loads))
 
 
@@ -34,6 +35,11 @@ def _blocks_per_sm(function: Function, loads: list[Op]) -> int:
     registers = size // 4 + OTHER_REGISTERS * 32 * function.num_warps
     most = WARPS_OF_SM // function.num_warps
     return max(1, min(most, REGISTERS_OF_SM // registers, function.shared_bytes // (size + RESERVED_BYTES)))
+
+
+def _is_double(load: Op) -> bool:
+    """Whether its elements are of 64 bits, with which computing takes many registers."""
+    return bool(load.results[0].type.dtype.bits == 64)
 
 
 def is_wide(load: Op) -> bool:

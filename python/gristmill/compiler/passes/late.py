@@ -35,10 +35,10 @@ def run(function: Function) -> None:
             for op in late:
                 op.attributes["late"] = True
         if len(loads) < len(late):
-            _begin_early(block, [op for op in loads if is_wide(op)], function)
+            _begin_early(block, closing, [op for op in loads if is_wide(op)])
 
 
-def _begin_early(block: Block, loads: list[Op], function: Function) -> None:
+def _begin_early(block: Block, closing: list[Op], loads: list[Op]) -> None:
     """Move loads, and what their addresses follow from, before the last exchange, and say how much to read there."""
     places = [i for i, s in enumerate(block.statements) if _is_exchange(s)]
     if not places:
@@ -46,6 +46,8 @@ def _begin_early(block: Block, loads: list[Op], function: Function) -> None:
     # What the blocks exchange may be what the op before has reduced: that one waits, too.
     place = places[-2] if len(places) > 1 and _is_common(block.statements[places[-1]]) else places[-1]
     behind = block.statements[place:]
+    if not all(isinstance(s, Op) and (s in closing or not s.row.is_lasting) for s in behind):
+        return  # loops, and what is done once and in order, are not overtaken
     made = {v: s for s in behind for v in s.results}
     moved: dict[Statement, None] = {}
     begun = [op for op in loads if op in behind and _gather(op, behind[0], made, moved)]

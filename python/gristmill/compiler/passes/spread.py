@@ -8,6 +8,8 @@ block gets more warps instead.
 
 from __future__ import annotations
 
+import math
+
 from gristmill.compiler.ir import For, Function, Op, While, walk
 
 BYTES_OF_BLOCK = 32768
@@ -22,7 +24,7 @@ def run(function: Function) -> None:
     elements, blocks = needed(function)
     if blocks <= 1:
         return
-    if function.has_clusters and _is_flat(function):
+    if function.has_clusters and _is_flat(function, blocks):
         function.num_blocks = blocks
         while _largest(function)[1] > BYTES_OF_THREAD * function.threads and function.num_warps < MAX_WARPS:
             function.num_warps *= 2
@@ -41,10 +43,11 @@ def needed(function: Function) -> tuple[int, int]:
 
 def is_much(function: Function, elements: int) -> bool:
     """Whether a tile gives each thread more than it takes without ado."""
-    return elements > ELEMENTS_OF_THREAD * 32 * function.num_warps and not _multiplies(function)
+    return elements > ELEMENTS_OF_THREAD * 32 * function.num_warps and not multiplies(function)
 
 
-def _multiplies(function: Function) -> bool:
+def multiplies(function: Function) -> bool:
+    """Whether it computes products, for which its author has chosen warps."""
     return any(isinstance(s, Op) and s.row.is_product for s in walk(function.body))
 
 
@@ -55,9 +58,9 @@ def _largest(function: Function) -> tuple[int, int]:
     return max(sizes, key=lambda s: s[1], default=(0, 0))
 
 
-def _is_flat(function: Function) -> bool:
+def _is_flat(function: Function, blocks: int) -> bool:
     """Whether tiles that memory decides the layout of have one axis, which is reduced once and never permuted, and
-    nothing but reductions exchanges numbers between threads."""
+    nothing but reductions exchanges numbers between threads: along the axis, or along parts of it that blocks have."""
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     loops = [s for s in walk(function.body) if isinstance(s, (For, While))]
     recurring = [
@@ -68,4 +71,12 @@ def _is_flat(function: Function) -> bool:
         return False
     if any(not op.row.result_layout and not op.results[0].type.is_scalar for op in moving):
         return False
+    if not all(_is_in_parts(op, blocks) for op in ops if op.row.result_layout):
+        return False
     return not recurring and all(len(op.operands[0].type.shape) <= 1 for op in ops if "width" in op.attributes)
+
+
+def _is_in_parts(op: Op, blocks: int) -> bool:
+    """Whether a reduction goes along the last axis, and each block has one or more of what the others name."""
+    shape = op.operands[0].type.shape
+    return len(shape) <= 1 or (op.attributes["axis"] == len(shape) - 1 and math.prod(shape[:-1]) >= blocks)

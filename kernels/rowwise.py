@@ -30,9 +30,9 @@ def configurations(warps_of_16384=8):
 CONFIGS = configurations()
 
 
-def in_use(D, BLOCK):
+def in_use(D, BLOCK, ONE_PASS):
     """f64 has fewer configurations: its rows are as many bytes longer, and as much rarer."""
-    return D.itemsize < 8 or BLOCK in (256, 4096, 16384)
+    return D.itemsize < 8 or not ONE_PASS or BLOCK in (256, 4096, 8192)
 
 
 def rows(n, n_cols):

@@ -41,6 +41,11 @@ class Tile:
         return math.prod(self.shape)
 
     @property
+    def bytes(self) -> int:
+        """What the elements take in memory."""
+        return self.elements * self.dtype.bits // 8
+
+    @property
     def is_scalar(self) -> bool:
         return self.shape == ()
 

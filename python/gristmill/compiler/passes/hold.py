@@ -30,8 +30,7 @@ def run(function: Function) -> None:
 
 def _blocks_per_sm(function: Function, loads: list[Op]) -> int:
     """How many blocks that have registers for all they load, and hold it, a multiprocessor has room for."""
-    size = sum(load.results[0].type.elements * load.results[0].type.dtype.bits // 8 for load in loads)
-    size //= function.num_blocks
+    size = sum(load.results[0].type.bytes for load in loads) // function.num_blocks
     registers = size // 4 + OTHER_REGISTERS * 32 * function.num_warps
     most = WARPS_OF_SM // function.num_warps
     return max(1, min(most, REGISTERS_OF_SM // registers, function.shared_bytes // (size + RESERVED_BYTES)))
@@ -98,7 +97,7 @@ class _Phases:
                 and is_large(statement.results[0], self.function)
             ):
                 value = statement.results[0]
-                size = value.type.elements * value.type.dtype.bits // 8 // self.function.num_blocks
+                size = value.type.bytes // self.function.num_blocks
                 if size <= room and self._last_phase(value) > self.phase[statement]:
                     chosen.add(value)
                     room -= size

@@ -31,7 +31,7 @@ def run(function: Function) -> None:
         stored = {a for op in closing if op.row.effect == "write" for a in addressed(op.operands[0], made, function)}
         late = [op for op in closing if _is_read(op) and not stored & addressed(op.operands[0], made, function)]
         loads = [op for op in late if op.operands[0].type.is_pointer]
-        if sum(_bytes(op.results[0]) for op in loads) > ROOM * function.threads:
+        if sum(op.results[0].type.bytes for op in loads) > ROOM * function.threads:
             for op in late:
                 op.attributes["late"] = True
         if len(loads) < len(late):
@@ -50,7 +50,7 @@ def _begin_early(block: Block, closing: list[Op], loads: list[Op]) -> None:
         return  # loops, and what is done once and in order, are not overtaken
     made = {v: s for s in behind for v in s.results}
     moved: dict[Statement, None] = {}
-    begun = [op for op in loads if op in behind and _gather(op, behind[0], made, moved)]
+    begun = [op for op in loads if op in behind and _collect(op, behind[0], made, moved)]
     rest = [s for s in behind if s not in moved]
     block.statements[place:] = [*(s for s in behind if s in moved), *rest]
     for op in begun:
@@ -69,7 +69,7 @@ def _is_common(statement: Statement) -> bool:
     return isinstance(statement, Op) and statement.row.is_common
 
 
-def _gather(op: Op, exchange: Statement, made: dict[Value, Statement], moved: dict[Statement, None]) -> bool:
+def _collect(op: Op, exchange: Statement, made: dict[Value, Statement], moved: dict[Statement, None]) -> bool:
     """Add `op` to what is moved, after what it follows from, unless that waits for the exchange."""
     needed: list[Op] = [op]
     for one in needed:
@@ -81,10 +81,6 @@ def _gather(op: Op, exchange: Statement, made: dict[Value, Statement], moved: di
                 needed.append(source)
     moved.update(dict.fromkeys(needed))
     return True
-
-
-def _bytes(value: Value) -> int:
-    return value.type.elements * value.type.dtype.bits // 8
 
 
 def _closing(block: Block) -> list[Op]:

@@ -21,24 +21,17 @@ MAX_WARPS = 32
 
 def run(function: Function) -> None:
     """Set `num_blocks`, or raise `num_warps`, by the largest tile that is loaded."""
-    elements, blocks = needed(function)
-    if blocks <= 1:
+    elements, size = largest(function)
+    blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
+    if blocks <= 1 or not is_much(function, elements):
         return
     if function.has_clusters and _is_flat(function, blocks):
         function.num_blocks = blocks
-        while _largest(function)[1] > BYTES_OF_THREAD * function.threads and function.num_warps < MAX_WARPS:
+        while size > BYTES_OF_THREAD * function.threads and function.num_warps < MAX_WARPS:
             function.num_warps *= 2
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
         function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
-
-
-def needed(function: Function) -> tuple[int, int]:
-    """Elements of the largest tile that is loaded, and the blocks that should share it."""
-    elements, size = _largest(function)
-    blocks = min(MAX_BLOCKS, size // BYTES_OF_BLOCK)
-    # Where there are products, the author has chosen warps for them.
-    return elements, max(1, blocks) if is_much(function, elements) else 1
 
 
 def is_much(function: Function, elements: int) -> bool:
@@ -51,10 +44,10 @@ def multiplies(function: Function) -> bool:
     return any(isinstance(s, Op) and s.row.is_product for s in walk(function.body))
 
 
-def _largest(function: Function) -> tuple[int, int]:
+def largest(function: Function) -> tuple[int, int]:
     """Elements and bytes of the largest tile that is loaded."""
     loads = [s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"]
-    sizes = [(v.type.elements, v.type.elements * v.type.dtype.bits // 8) for op in loads for v in op.results]
+    sizes = [(v.type.elements, v.type.bytes) for op in loads for v in op.results]
     return max(sizes, key=lambda s: s[1], default=(0, 0))
 
 

@@ -55,8 +55,8 @@ def _mark_operands(function: Function) -> None:
 
 def _mark_spread(function: Function) -> None:
     """Set `is_spread` of the loads whose tiles the blocks of a cluster will share, or a block will hold."""
-    elements, blocks = spread.needed(function)
-    if (function.has_clusters and blocks > 1) or spread.is_much(function, elements):
+    elements, _ = spread.largest(function)
+    if spread.is_much(function, elements):
         for op in (s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read"):
             if op.results[0].type.elements == elements:
                 op.attributes["is_spread"] = True

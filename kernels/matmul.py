@@ -17,6 +17,7 @@ PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_sta
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
+    {"BLOCK_M": 256, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
     {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
@@ -35,14 +36,19 @@ CONFIGS += [gm.Config(**SMALL, PAIRED=False, A_TURNED=False, B_TURNED=False, ANY
 def fits(D, BLOCK_M, BLOCK_N, PAIRED):
     """Whether a tile's sums and steps fit: wide elements take smaller tiles, of fewer kinds."""
     size = BLOCK_M * BLOCK_N * D.itemsize
-    return size <= 65536 if D.itemsize == 2 else not PAIRED and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
+    if D.itemsize == 2:
+        return size <= 65536 and BLOCK_M != 256
+    return not PAIRED and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
 
 
-def in_use(D, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, PRECISION):
-    """What fits; where `a` is turned, which is rarer, one tile for all shapes. Only f32 has a choice of precision."""
+def in_use(D, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, B_TURNED, PRECISION):
+    """What fits; where `a` is turned, which is rarer, one tile for all shapes. Only f32 has a choice of precision.
+
+    The longer side of a tile of tf32 is that of the operand which warpgroups read along the depth, in place.
+    """
     is_common = not PAIRED and BLOCK_M == BLOCK_N == (64 if D.itemsize == 8 else 128)
     is_rough = PRECISION == "tf32"
-    is_fit = fits(D, BLOCK_M, BLOCK_N, PAIRED) or (is_rough and BLOCK_N == 256)
+    is_fit = fits(D, BLOCK_M, BLOCK_N, PAIRED) or (is_rough and (BLOCK_N if B_TURNED else BLOCK_M) == 256)
     return is_fit and (D.itemsize == 4 or not is_rough) and (not A_TURNED or is_common)
 
 
@@ -73,9 +79,11 @@ def is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
     """Whether no tile takes less time; of the last two, which all dtypes have, whether the other one does not."""
     small, medium = time(m, n, depth, 64, 64), time(m, n, depth, 128, 128)
     least = gm.minimum(gm.minimum(small, medium), time_of_pairs(m, n, depth))
-    for rows, columns in ((16, 64), (128, 256), (128, 192), (144, 128), (64, 128)):
+    wide = gm.where(BLOCK_M == 256, time(n, m, depth, 128, 256), time(m, n, depth, 128, 256))
+    for rows, columns in ((16, 64), (128, 192), (144, 128), (64, 128)):
         least = gm.minimum(least, time(m, n, depth, rows, columns))
     own = gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
+    own, least = gm.where(BLOCK_M * BLOCK_N == 32768, wide, own), gm.minimum(least, wide)
     is_least = own <= gm.where((BLOCK_M == 128) & (BLOCK_N == 128) & ~PAIRED, small, least)
     return ((BLOCK_M == 64) & (BLOCK_N == 64)) | is_least
 

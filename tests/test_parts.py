@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from gristmill.compiler.compile import compile_variants
+from gristmill.compiler.ir import For, Op, walk
+from gristmill.compiler.layout import flatten
 from gristmill.compiler.targets import TARGETS
+from gristmill.compiler.tensor import ACROSS, IN_ORDER, group_accumulator, group_left, panel_bytes, panels
 from machines import MACHINES, kernel_of
 from test_pipeline import ops, prepared
 from test_windows_shapes import run_windows
@@ -93,17 +96,49 @@ def test_infinities_and_nans_stay_what_they_are(run, order):
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("precision", "terms"), [("tf32x3", 3), ("tf32", 1)])
 def test_warpgroups_multiply_every_order(order, precision, terms):
-    """One instruction a warpgroup and 8 of the depth, for each product of parts; both operands along the depth."""
+    """One instruction a warpgroup and 8 of the depth, for each product of parts; words of the left one where it lies
+    across, or has parts."""
     kernel = product_kernel(order, precision)
     aligned, *others = compile_variants(kernel, kernel.specialisations()[0], TARGETS["sm_90a"])
     text = aligned.code.decode()
     assert len(re.findall("wgmma.mma_async[^;]*m64n64k8.f32.tf32.tf32", text)) == 4 * terms
     assert not any("wgmma" in other.code.decode() for other in others)
-    assert len(ops(prepared(kernel), "parts")) == (precision == "tf32x3" or order != (False, True))
+    from_registers = len(re.findall(r"wgmma.mma_async[^;]*\}, \{(?:%r\d+,){3}%r\d+\}, b", text))
+    assert from_registers == 4 * terms * (terms == 3 or order[0])
+    assert len(ops(prepared(kernel), "parts")) == (terms == 3 or not order[1])
 
 
 def test_copies_of_the_right_operand_are_each_warpgroups_own():
-    """128 x 32 of a and, for two warpgroups, 32 x 64 of b: what is cut off, and of a tile that lies across, all."""
+    """For two warpgroups, 32 x 64 of b: what is cut off, and of a tile that lies across, all."""
     rooms = {order: ops(prepared(product_kernel(order)), "parts")[0].attributes["room"] for order in ORDERS}
-    a, b = 128 * 32 * 4, 2 * 32 * 64 * 4
-    assert rooms == {(i, j): (1 + i) * a + (2 - j) * b for i, j in ORDERS}
+    assert rooms == {(a_turned, b_turned): (2 - b_turned) * 2 * 32 * 64 * 4 for a_turned, b_turned in ORDERS}
+
+
+@pytest.mark.parametrize(("precision", "copies"), [("tf32x3", 1), ("tf32", 0)])
+def test_a_product_whose_right_operand_alone_lies_across_is_swapped(precision, copies):
+    """128 x 128: the left operand's copies, of what is cut off, are then the right one's."""
+    kernel = product_kernel((False, False), precision, rows=128, columns=128)
+    function = prepared(kernel)
+    (product,) = ops(function, "product")
+    assert function.has_swapped and product.attributes["order"] == ACROSS
+    assert [op.attributes["room"] for op in ops(function, "parts")] == [2 * 32 * 128 * 4] * copies
+    (loop,) = [s for s in walk(function.body) if isinstance(s, For)]
+    assert not [s for s in loop.body.statements if isinstance(s, Op) and s.row.is_relayout]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_products_of_words_that_the_next_step_takes_again_are_waited_for(order):
+    (product,) = ops(prepared(product_kernel(order, "tf32", rows=128, columns=128)), "product")
+    assert product.attributes["is_taken"] == (order != (False, True))
+    assert product.attributes["pending"] == (0 if product.attributes["is_taken"] else 1)
+
+
+@pytest.mark.parametrize("depth", [32, 64])
+@pytest.mark.parametrize("is_across", [False, True])
+def test_words_of_the_left_operand_come_from_all_banks_at_once(depth, is_across):
+    sums = group_accumulator((128, 64), 8, ACROSS if is_across else IN_ORDER)
+    left = group_left(sums, depth)
+    tile = panels((128, depth), int(not is_across), 4, panel_bytes(4 * (128 if is_across else depth)))
+    for register in range(left.registers):
+        places = [tile.offset(flatten(left.at(register, lane), left.shape)) for lane in range(32)]
+        assert len({place % 32 for place in places}) == 32

@@ -202,6 +202,7 @@ class Function:
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them
     has_groups: bool = False  # whether its tensor cores multiply for warpgroups (wgmma)
+    has_swapped: bool = False  # whether it computes products as the transposes of others
     shared_bytes: int = 0  # of shared memory that a block may have on the target
     used_bytes: int = 0  # and that it takes
     sm: int = 0  # the CUDA target's architecture

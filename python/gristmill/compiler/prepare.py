@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.compiler import frontend
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
-from gristmill.compiler.passes import PIPELINE, access, regular, turned, windows
+from gristmill.compiler.passes import PIPELINE, access, regular, swapped, turned, windows
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation, Variant
@@ -56,6 +56,8 @@ def _passed(
         regular.run(function)
     # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
     function.overflows = (function.is_padded or function.absent_warps > 0) and target.kind == "cuda"
+    if has_windows:
+        swapped.run(function)
     if not windows.keep(function):
         return function, {}
     if target.kind == "cuda":

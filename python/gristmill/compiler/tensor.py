@@ -96,21 +96,32 @@ GROUP_ROWS = 64
 MOST_COLUMNS = 256  # of one instruction
 
 
-def group_accumulator(shape: tuple[int, ...], num_warps: int) -> Layout:
+IN_ORDER = (1, 2, 4, 8, 16, 32)  # the bits of a row's number in an instruction's block
+# What a row stands for where a left operand of f32 comes from a tile that lies across the depth: a warp's lanes then
+# read four rows of the depth, of each two chunks of 16 bytes, and no bank twice.
+ACROSS = (1, 2, 16, 4, 8, 32)
+
+
+def group_accumulator(shape: tuple[int, ...], num_warps: int, order: tuple[int, ...] = IN_ORDER) -> Layout:
     """The layout of a product by warpgroups, each of which has rows in blocks of 64: as of the same instructions."""
     groups = num_warps // GROUP_WARPS
     by_rows = min(groups, shape[0] // GROUP_ROWS)
     rows, columns = GROUP_ROWS * by_rows, shape[1] // max(1, groups // by_rows)
-    warp = [
-        (16, 0),
-        (32, 0),
-        *((r, 0) for r in powers(GROUP_ROWS, rows)),
-        *((0, c) for c in powers(columns, shape[1])),
-    ]
-    lane = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))
+    own = [(r, 0) for r in order]
+    warp = [*own[4:], *((r, 0) for r in powers(GROUP_ROWS, rows)), *((0, c) for c in powers(columns, shape[1]))]
     along_columns = tuple((0, c) for c in powers(8, columns))
     along_rows = tuple((r, 0) for r in powers(rows, shape[0]))
-    return Layout(shape, ((0, 1), (8, 0), *along_columns, *along_rows), lane, tuple(warp))
+    return Layout(shape, ((0, 1), own[3], *along_columns, *along_rows), ((0, 2), (0, 4), *own[:3]), tuple(warp))
+
+
+def group_left(sums: Layout, depth: int) -> Layout:
+    """The words of f32 that threads hold of a product's left operand: four for each instruction, then along the depth,
+    then the next block of rows."""
+    along_rows = tuple(b for b in sums.reg[2:] if b[0])
+    along_depth = tuple((0, c) for c in powers(GROUP_DEPTH_BYTES // 4, depth))
+    warp = tuple((b[0], 0) for b in sums.warp)
+    words = (sums.reg[1], (0, 4))
+    return Layout((sums.shape[0], depth), (*words, *along_depth, *along_rows), ((0, 1), (0, 2), *sums.lane[2:]), warp)
 
 
 def in_words(halves: Layout) -> Layout:

@@ -160,23 +160,23 @@ def _(m: Any, op: Any, x: Any) -> Any:
 
 
 @op("internal", kind="tile", lies_in_shared=True, place_alignment=1024)
-def parts(a: Any, b: Any, across: tuple[bool, bool], has_low: bool, room: int) -> Value:
-    """Operands of f32 in shared memory as warpgroups multiply them: along the depth, in parts where that is exact.
+def parts(b: Any, is_across: bool, has_low: bool, room: int) -> Value:
+    """A right operand of f32 in shared memory as warpgroups multiply it: along the depth, in parts if that is exact.
 
-    `across`: which of them lie across it; `has_low`: also what tf32 cuts off; `room`: bytes that the copies take.
+    `is_across`: whether it lies across; `has_low`: also what tf32 cuts off; `room`: bytes that the copies take.
     """
-    values = [as_value(x) for x in (a, b)]
-    return emit_several("parts", [v.type for v in values], values, across=across, has_low=has_low, room=room)
+    b = as_value(b)
+    return emit("parts", b.type, b, is_across=is_across, has_low=has_low, room=room)
 
 
 @parts.reference
-def _(a: Any, b: Any, **how: Any) -> Any:
-    return a, b
+def _(b: Any, **how: Any) -> Any:
+    return b
 
 
 @parts.lower(on="threads")
-def _(m: Any, op: Any, a: Any, b: Any) -> Any:
-    return m.parts(op, a, b)
+def _(m: Any, op: Any, b: Any) -> Any:
+    return m.parts(op, b)
 
 
 @op("internal", kind="tile", is_for_held=True)
@@ -206,9 +206,9 @@ def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
     """What `dot` is, of operands in shared memory, by tensor cores.
 
     `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers, as
-    `words`. `pending`: how many open products it leaves, of which it is the last: their results are there after
-    `settle`, or as another's `acc`; None: all. `is_first`: acc is 0. `columns`: how many of b's columns there are;
-    behind them it is padded.
+    `words`; `is_taken`: they take it there, of f32, with rows in `order`. `pending`: how many open products it leaves,
+    of which it is the last: their results are there after `settle`, or as another's `acc`; None: all. `is_first`: acc
+    is 0. `columns`: how many of b's columns there are; behind them it is padded.
     """
     a, b, acc = (as_value(x) for x in (a, b, acc))
     return emit("product", acc.type, a, b, acc, **how)
@@ -222,7 +222,7 @@ def _(a: Any, b: Any, acc: Any, **how: Any) -> Any:
 def _accumulator(op: Any, num_warps: int) -> Layout:
     shape = op.results[0].type.shape
     if op.attributes["by_groups"]:
-        return group_accumulator(shape, num_warps)
+        return group_accumulator(shape, num_warps, op.attributes["order"])
     return accumulator(UNITS[op.operands[0].type.dtype], shape, num_warps)
 
 

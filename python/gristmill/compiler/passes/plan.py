@@ -5,6 +5,7 @@ What is copied ahead must be there ahead: nothing that the loop writes, nor what
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gristmill.compiler.ir import (
@@ -99,7 +100,8 @@ class Plan:
     def open_sums(self) -> list[int]:
         """Places in what the loop carries of sums to which warpgroups' products are added in each step, and no more.
 
-        None are found if there are other products beside them, or operands in a place that the next step writes again.
+        None are found if there are other products beside them, or operands in a place, or registers, that the next step
+        writes again.
         """
         body = self.loop.body
         kept = [s for s in body.statements if isinstance(s, Op) and (s.row.is_kept or kept_bytes(s))]
@@ -112,7 +114,7 @@ class Plan:
             own = op.operands[-1]
             place = body.yields.index(op.results[0]) if op.results[0] in body.yields else -1
             is_alone = (
-                not (op.attributes["is_promoted"] or op.attributes["is_held"])
+                not any(op.attributes[how] for how in ("is_promoted", "is_held", "is_taken"))
                 and place >= 0
                 and body.arguments[1 + place] is own
                 and counts[own] == counts[op.results[0]] == 1
@@ -310,7 +312,7 @@ def exchanged_bytes(op: Op) -> int:
     """About as many as threads exchange at once for an op: of what it is given, or of a reduction's results."""
     row = op.row
     if row.is_window and op.results == []:
-        return int(op.attributes["buffers"]) * op.operands[-1].type.shape[0] * int(op.attributes["chunk"])
+        return int(op.attributes["buffers"]) * math.prod(op.attributes["chunk"])
     if row.is_own or row.goes_by_register or row.effect == "read" or row.anchor_layout or kept_bytes(op):
         return 0
     if row.result_layout:

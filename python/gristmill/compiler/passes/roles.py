@@ -141,7 +141,8 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, share
     for most in (1, STORE_BUFFERS, MOST_BUFFERS):
         before, wanted = [op.attributes["buffers"] for op in stores], stages()
         for op in stores:
-            chunks = -(-op.attributes["block"][-1] * op.operands[-1].type.dtype.itemsize // op.attributes["chunk"])
+            (rows, width), (down, across) = op.attributes["chunk"], op.attributes["block"][-2:]
+            chunks = -(-across * op.operands[-1].type.dtype.itemsize // width) * -(-down // rows)
             op.attributes["buffers"] = min(chunks, most)
         if stages() < min(wanted, LEAST_STAGES):
             for op, buffers in zip(stores, before, strict=True):
@@ -168,19 +169,24 @@ def _is_chain(plan: Plan) -> bool:
 
 
 def _holds_much(plan: Plan, function: Function) -> bool:
-    """Whether consumers need more registers than an equal share: for sums, those that are not added yet, and tiles that
-    they turn."""
+    """Whether consumers need more registers than an equal share: for sums, those that are not added yet, operands, and
+    tiles that they turn."""
     ops = [s for s in plan.loop.body.statements if isinstance(s, Op)]
     products = products_in(plan.loop.body)
-    turned = any(any(op.attributes.get("across", ())) for op in ops)
+    turned = any(op.attributes.get("is_across") for op in ops)
     sums = {op: op.results[0].type.elements // (32 * function.num_warps) for op in products}
     promoted = sum(count for op, count in sums.items() if op.attributes["is_promoted"])
-    words = sum(
-        op.operands[0].type.elements // (32 * function.num_warps) for op in products if op.attributes["is_held"]
-    )
-    if words and words + sum(sums.values()) > MOST_HELD:
+    words = sum(_words(op) for op in products) // (32 * function.num_warps)
+    if words and words + sum(sums.values()) + promoted > MOST_HELD:
         return True
     return promoted > MOST_PROMOTED or (turned and sum(sums.values()) + promoted > MOST_PROMOTED)
+
+
+def _words(product: Op) -> int:
+    """What threads have in registers of its left operand, in words: of one that they take there, each part."""
+    is_there = product.attributes["is_held"] or product.attributes["is_taken"]
+    copies = 1 + (product.attributes["is_taken"] and product.attributes["is_promoted"])
+    return product.operands[0].type.elements * copies if is_there else 0
 
 
 def _least(plan: Plan) -> int:

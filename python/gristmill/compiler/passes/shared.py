@@ -14,7 +14,6 @@ from typing import Any
 from gristmill.compiler.ir import Block, Function, If, Op, Place, Pointer, Statement, Value, While, walk
 from gristmill.compiler.machine import V
 from gristmill.compiler.targets.cuda import CudaMachine
-from gristmill.compiler.targets.thread_parts import DEPTHS
 from gristmill.compiler.targets.thread_products import Shared
 from gristmill.compiler.targets.threads import Held
 from gristmill.compiler.tensor import panel_bytes, panels
@@ -75,12 +74,11 @@ class _Notes(CudaMachine):
 def notes(function: Function, op: Op) -> tuple[list[int | None], bool]:
     """What the op takes of shared memory, step by step, and whether for good."""
     machine = _Notes(function)
-    across = op.attributes.get("across")
-    if across is None:
+    is_across = op.attributes.get("is_across")
+    if is_across is None:
         operands = {value: machine.any_tile(value) for value in op.operands}
     else:
-        pairs = zip(op.operands, across, DEPTHS, strict=True)
-        operands = {value: machine.any_shared(value, 1 - depth if is_so else depth) for value, is_so, depth in pairs}
+        operands = {value: machine.any_shared(value, int(is_across)) for value in op.operands}
     machine.run_op(op, operands)
     return machine.taken, machine.is_lasting
 
@@ -221,7 +219,7 @@ def _plain(place: Place) -> Place:
 def _may_exchange(op: Op, function: Function) -> bool:
     """Whether the op's lowering may move numbers from thread to thread through memory that it needs a place for."""
     row = op.row
-    is_copied = "across" in op.attributes  # operands in shared memory, to other places there
+    is_copied = "is_across" in op.attributes  # operands in shared memory, to other places there
     if not is_copied and not all(value.type.is_scalar or value in function.layouts for value in op.operands):
         return False  # it works on what others keep there
     return not (row.is_own or row.goes_by_register or row.effect == "read")

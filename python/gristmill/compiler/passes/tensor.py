@@ -29,14 +29,16 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
+from gristmill.compiler.passes.swapped import Swapped
 from gristmill.compiler.passes.windows import (
     is_for_groups,
+    is_taken,
     lie_across,
     needs_parts,
     room_of_parts,
     used_shape,
 )
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, UNITS
+from gristmill.compiler.tensor import ACROSS, GROUP_ROWS, GROUP_WARPS, IN_ORDER, UNITS
 from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
@@ -126,32 +128,11 @@ def _replace(block: Block, made: dict[Value, Statement], function: Function) -> 
             statements.append(statement)
         elif _fits(statement):
             statements += _product(statement, made, function, known)
-        elif len(statement.results[0].type.shape) == 2 and _fits((turned := _Turned(statement, made)).op):
-            statements += [*turned.before, *_product(turned.op, made, function, known), *turned.behind]
+        elif len(statement.results[0].type.shape) == 2 and _fits((swapped := Swapped(statement, made)).op):
+            statements += [*swapped.before, *_product(swapped.op, made, function, known), *swapped.behind]
         else:
             statements.append(statement)
     block.statements[:] = statements
-
-
-class _Turned:
-    """A product as the transpose of another one, whose rows fill an instruction where its own do not."""
-
-    def __init__(self, product: Op, made: dict[Value, Statement]):
-        self.before: list[Op] = []
-        a, b, acc = (self._turn(value, product, made) for value in product.operands)
-        result = product.results[0]
-        turned = Value(Tile(result.type.dtype, result.type.shape[::-1]), result.name)
-        self.op = Op(product.row, [b, a, acc], dict(product.attributes), [turned], product.position)
-        self.behind = [Op(ROWS["permute"], [turned], {"order": (1, 0)}, [result], product.position)]
-
-    def _turn(self, value: Value, near: Op, made: dict[Value, Statement]) -> Value:
-        source = made.get(value)
-        if isinstance(source, Op) and source.row.is_view and source.attributes.get("order") == (1, 0):
-            return source.operands[0]
-        result = Value(Tile(value.type.dtype, value.type.shape[::-1]), value.name)
-        self.before.append(Op(ROWS["permute"], [value], {"order": (1, 0)}, [result], near.position))
-        made[result] = self.before[-1]
-        return result
 
 
 def multiplied(dtype: Dtype) -> Dtype:
@@ -179,6 +160,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "pending": 0}
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
+    is_across = by_groups and is_taken(op, made) and lie_across(op, made)[0]
+    how |= {"is_taken": by_groups and is_taken(op, made), "order": ACROSS if is_across else IN_ORDER}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = by_groups and _is_held(op, made, function)
     sharing = _Sharing(dtype, op, made, before, known if by_groups else {})
@@ -190,11 +173,11 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
         before.insert(0, Op(ROWS["words"], [x], {}, [words], op.position))
         shared.insert(0, words)
     if by_groups and needs_parts(op, made):
-        room = room_of_parts(op, made, function.num_warps)
-        parts = [Value(v.type, v.name) for v in shared]
-        own = {"across": tuple(lie_across(op, made)), "has_low": is_promoted, "room": room}
-        before.append(Op(ROWS["parts"], shared, own, parts, op.position))
-        shared = parts
+        parts = Value(shared[1].type, shared[1].name)
+        own = {"is_across": lie_across(op, made)[1], "has_low": is_promoted}
+        own |= {"room": room_of_parts(op, made, function.num_warps)}
+        before.append(Op(ROWS["parts"], [shared[1]], own, [parts], op.position))
+        shared[1] = parts
     product = Op(ROWS["product"], [*shared, op.operands[2]], how, op.results, op.position)
     return [*before, product]
 

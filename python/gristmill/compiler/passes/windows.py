@@ -36,6 +36,7 @@ from gristmill.tensor_map import TensorMap
 KINDS = (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32)
 MOST_MAPS = 8  # that a launcher passes
 MOST_ROWS = 256  # of a box
+SWAPPED_ROWS = 32  # of one that is stored, of a product that is computed as another's transpose
 CHUNK_BYTES, LEAST_PANEL = 16, 32
 NARROWEST = 32  # integer whose values are as a launcher computes them
 ROWS = 8  # over which chunks change places
@@ -71,7 +72,7 @@ def keep(function: Function) -> bool:
         size = tensor_map.box_bytes * len(tensor_map.boxes(*op.attributes["block"][-2:]))
         op.attributes |= {"map": function.maps.index(tensor_map), "bytes": size}
         op.attributes |= {"panel": tensor_map.swizzle, "elements": _room(op), "buffers": 1}
-        op.attributes |= {"chunk": _chunk_bytes(op, function.num_warps)}
+        op.attributes |= {"chunk": _chunk(op, function)}
     return len(function.maps) <= MOST_MAPS
 
 
@@ -126,8 +127,8 @@ def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> 
     assert isinstance(a.dtype, Dtype)
     sources = [source_of(value, made) for value in product.operands[:2]]
     are_windows = all(isinstance(s, Op) and s.row.is_window for s in sources)
-    is_fit = are_windows and (not any(lie_across(product, made)) if a.dtype != f32 else True)
-    if needs_parts(product, made):
+    is_fit = are_windows and (a.dtype == f32 or not any(lie_across(product, made)))
+    if needs_parts(product, made) or is_taken(product, made):
         is_whole = all(used_shape(v, made) == v.type.shape for v in product.operands[:2])
         is_large = min(a.shape[0] * GROUP_WARPS, b.shape[1] * num_warps) >= GROUP_ROWS * num_warps
         is_fit &= is_whole and is_large and product.attributes["precision"] != "ieee"
@@ -140,19 +141,25 @@ def lie_across(product: Op, made: dict[Value, Statement]) -> list[bool]:
     return [is_turned[0], not is_turned[1]]
 
 
+def is_exact(product: Op) -> bool:
+    """Whether operands of f32 are multiplied in two parts."""
+    return product.operands[0].type.dtype == f32 and product.attributes.get("precision", "tf32") != "tf32"
+
+
+def is_taken(product: Op, made: dict[Value, Statement]) -> bool:
+    """Whether warpgroups take the left operand, of f32, to registers: it is multiplied in parts, or lies across."""
+    return is_exact(product) or (product.operands[0].type.dtype == f32 and lie_across(product, made)[0])
+
+
 def needs_parts(product: Op, made: dict[Value, Statement]) -> bool:
-    """Whether warpgroups multiply copies of its operands, of f32: turned ones, or in two parts."""
-    is_exact = product.attributes.get("precision", "tf32") != "tf32"
-    return product.operands[0].type.dtype == f32 and (is_exact or any(lie_across(product, made)))
+    """Whether warpgroups multiply copies of the right operand, of f32: a turned one, or in two parts."""
+    return is_exact(product) or (product.operands[0].type.dtype == f32 and lie_across(product, made)[1])
 
 
 def room_of_parts(product: Op, made: dict[Value, Statement], num_warps: int) -> int:
-    """How many bytes the copies take; each warpgroup has its own of the right operand."""
-    has_low = product.attributes["precision"] != "tf32"
-    owners = (1, num_warps // GROUP_WARPS)
-    sizes = [v.type.elements * v.type.dtype.itemsize for v in product.operands[:2]]
-    copies = [is_across + has_low for is_across in lie_across(product, made)]
-    return sum(size * count * own for size, count, own in zip(sizes, copies, owners, strict=True))
+    """How many bytes the copies take; each warpgroup has its own."""
+    kind, copies = product.operands[1].type, lie_across(product, made)[1] + is_exact(product)
+    return kind.elements * kind.dtype.itemsize * copies * (num_warps // GROUP_WARPS)
 
 
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:
@@ -271,15 +278,21 @@ def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     width = panel_bytes(block[-1] * dtype.itemsize)
     is_by_groups = not op.results and block[-2] * GROUP_WARPS == GROUP_ROWS * function.present_warps
     most = GROUP_ROWS if is_by_groups else MOST_ROWS  # what each warpgroup can store alone
+    if not op.results and function.has_swapped:
+        most = SWAPPED_ROWS
     box = (width // dtype.itemsize, min(block[-2], most), *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name
     return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width)
 
 
-def _chunk_bytes(op: Op, num_warps: int) -> int:
-    """How many bytes of a row warpgroups store at once: a panel, or all where they share rows."""
-    width = op.attributes["block"][-1] * _tile(op).dtype.itemsize
-    return min(width, PANEL_BYTES) if op.attributes["block"][-2] * GROUP_WARPS >= GROUP_ROWS * num_warps else width
+def _chunk(op: Op, function: Function) -> tuple[int, int]:
+    """How many rows, and bytes of each, warpgroups store at once: a panel of all rows, or all where they share rows; of
+    products that are swapped, whose threads have columns, some rows."""
+    rows, width = _tile(op).shape[0], op.attributes["block"][-1] * _tile(op).dtype.itemsize
+    if function.has_swapped:
+        return min(rows, SWAPPED_ROWS), width
+    have_rows = op.attributes["block"][-2] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
+    return rows, min(width, PANEL_BYTES) if have_rows else width
 
 
 def _room(op: Op) -> int:

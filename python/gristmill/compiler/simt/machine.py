@@ -234,16 +234,15 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
         columns, pairs = op.attributes["columns"], terms(a, b)
         rows = GROUP_ROWS * self.function.present_warps // GROUP_WARPS if self.function.absent_warps else None
-        *small, large = (self._matrix(x, (rows, None), b.dtype) @ self._matrix(y, (None, columns)) for x, y in pairs)
+        *small, large = (self._matrix(x, (rows, None), y.dtype) @ self._matrix(y, (None, columns)) for x, y in pairs)
         product = np.where(np.isnan(sum(small)), 0, sum(small)) + large if small else large
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []
         for register, x in zip(registers, sums, strict=True):
             own = tensor.coordinates(layout, register, self.index)
             results.append(Numbers(tensor.rounded(self._spread(x) + product[own[0], own[1]], x.dtype), x.dtype))
-        self.shared_memory.begin_product(
-            [reserved(x.memory).bytes_from(_start(x), x.elements) for x in pairs[0] if not isinstance(x, Held)]
-        )
+        shared = dict.fromkeys(x for pair in pairs for x in pair if not isinstance(x, Held))
+        self.shared_memory.begin_product([reserved(x.memory).bytes_from(_start(x), x.elements) for x in shared])
         if op.attributes["pending"] is not None:
             self.shared_memory.end_products(op.attributes["pending"])
         return results

@@ -105,12 +105,12 @@ class PipeMachine(ThreadMachine):
         """What is stored is stored at once."""
 
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: tuple[int, int], groups: Any
     ) -> None:
         for group in range(groups.rows * groups.columns):
             row = place[0] + group * groups.step * (groups.rows > 1)
             column = place[1] + group * groups.step * (groups.columns > 1)
-            if row < op.attributes["block"][-2]:  # else no such group is there
+            if first[0] + row < op.attributes["block"][-2]:  # else no such group is there
                 windows.store(self, op, window, buffer, row, column, first)
 
     def commit_stores(self) -> None:

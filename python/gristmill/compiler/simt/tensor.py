@@ -142,11 +142,15 @@ def matrix_of(tile: Any, memory: Any, start: Any, used: tuple[int | None, int | 
 
 
 def matrix_of_words(layout: Layout, registers: Sequence[Any], dtype: Any, index: Any) -> Any:
-    """The matrix of halves that all threads hold, two in a word, in f64."""
-    matrix = np.full((*layout.shape, 2), np.nan)
+    """The matrix that all threads hold as instructions take it, of halves, two in a word, or of f32, in f64."""
+    count = 4 // dtype.itemsize
+    matrix = np.full((*layout.shape, count), np.nan)
     for register, words in enumerate(registers):
-        halves = np.ascontiguousarray(words, np.uint32).view(np.uint16).reshape(-1, 2)
-        matrix[coordinates(layout, register, index)] = from_bits(halves, dtype).astype(np.float64)
+        if dtype == dt.f32:
+            elements = cut_tf32(words).reshape(-1, 1)
+        else:
+            elements = from_bits(np.ascontiguousarray(words, np.uint32).view(np.uint16).reshape(-1, count), dtype)
+        matrix[coordinates(layout, register, index)] = elements.astype(np.float64)
     return matrix.reshape(layout.shape[0], -1)
 
 

@@ -44,14 +44,14 @@ def _check_column(m: Any, op: Op, column: Any, width: int) -> None:
         raise SimulationError(message, fix=COMPILER_FIX)
 
 
-def store(m: Any, op: Op, window: Sequence[Any], buffer: Any, row: int, column: int, first: int) -> None:
+def store(m: Any, op: Op, window: Sequence[Any], buffer: Any, row: int, column: int, first: Any) -> None:
     """Store a box: all threads of the machine a part of it."""
     block, tensor_map = op.attributes["block"], m.function.maps[op.attributes["map"]]
     base, *numbers = window
     lengths, strides, offsets = (numbers[i : i + len(block)] for i in range(0, 3 * len(block), len(block)))
     box = [(row + r, column + c) for r in range(tensor_map.box[1]) for c in range(tensor_map.box[0])]
     _check_column(m, op, offsets[-1].each, CHUNK_BYTES // buffer.dtype.itemsize)
-    cells = np.array([(r, first + c, buffer.offset(r, c)) for r, c in box])
+    cells = np.array([(first[0] + r, first[1] + c, buffer.offset(r, c)) for r, c in box])
     for start in range(0, len(cells), len(m.index)):
         cell = start + m.index
         r, c, place = cells[np.where(cell < len(cells), cell, 0)].T

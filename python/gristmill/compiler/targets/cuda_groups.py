@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gristmill import dtypes as dt
@@ -27,57 +28,59 @@ PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go al
 BEGIN = "wgmma.fence.sync.aligned;"
 COMMIT, WAIT = "wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned %d;"
 ATTRIBUTES = "convergent nounwind"
-Pair = tuple[tuple[Any, Any], tuple[int, int]]  # of tiles that are multiplied, with the numbers of their descriptors
+Pair = tuple[Any, Any]  # of tiles that are multiplied
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of what a text is given: sums first, then the tiles' descriptors, then the words of tiles in
+    registers."""
+
+    sums: int
+    descriptors: dict[Any, int]
+    words: dict[Any, int]
 
 
 def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
     """Return sums + a @ b. The left tile is [rows, depth], the right one [depth, columns], each either way inside.
 
-    Of 8-bit floats, and of f32 in parts, each step's sums are added to the others outside of the tensor cores.
+    The left one may lie in registers instead, as instructions take it. Of 8-bit floats, and of f32 in parts, each
+    step's sums are added to the others outside of the tensor cores.
     """
-    if op.attributes["is_held"]:
-        return _multiply_held(m, op, a, b, layout, sums)
     pairs = terms(a, b)
     tiles = {x: side for pair in pairs for side, x in enumerate(pair)}
-    descriptors = [_descriptor(m, x, layout, side) for x, side in tiles.items()]
-    order = list(tiles)
-    numbered = [((x, y), (order.index(x), order.index(y))) for x, y in pairs]
+    shared = {x: _descriptor(m, x, layout, side) for x, side in tiles.items() if not _is_held(x)}
+    held = [x for x in tiles if _is_held(x)]
+    words = [m.bitcast(word, dt.u32) for x in held for word in x.registers]
+    depth = pairs[0][1].shape[0]
     most = MOST_PROMOTED_COLUMNS if op.attributes["is_promoted"] else MOST_COLUMNS
     columns = min(most, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     places = _places(layout, columns, len(sums))
+
+    def numbers(count: int) -> Numbers:
+        of_words = itertools.accumulate((len(x.registers) for x in held), initial=count + len(shared))
+        return Numbers(count, {x: count + i for i, x in enumerate(shared)}, dict(zip(held, of_words, strict=False)))
+
     if not op.attributes["is_promoted"]:
         is_begun = not op.attributes["is_first"]
-        text = _text(op, numbered, columns, places, range(a.shape[1]), is_begun)
-        return _call(m, text, descriptors, sums if is_begun else [], len(sums), dtype=sums[0].dtype)
+        text = _text(op, pairs, columns, places, range(depth), numbers(len(sums)), is_begun)
+        given = sums if is_begun else []
+        return _call(m, text, list(shared.values()), given, len(sums), words, dtype=sums[0].dtype)
     size = columns // 2
-    for start in range(0, a.shape[1], PROMOTED):
-        depths = range(start, min(start + PROMOTED, a.shape[1]))
+    for start in range(0, depth, PROMOTED):
+        depths = range(start, min(start + PROMOTED, depth))
         for block, place in enumerate(places):
             own: list[V] = []
-            for some in (numbered[:-1], numbered[-1:]) if len(pairs) > 1 else (numbered,):
-                text = _text(op, some, columns, [place], depths, is_begun=bool(own))
-                own = _call(m, text, descriptors, zero_for_nan(m, own), size)
+            for some in (pairs[:-1], pairs[-1:]) if len(pairs) > 1 else (pairs,):
+                text = _text(op, some, columns, [place], depths, numbers(size), is_begun=bool(own))
+                own = _call(m, text, list(shared.values()), zero_for_nan(m, own), size, words)
             part = slice(block * size, (block + 1) * size)
             sums[part] = [m.add(x, y) for x, y in zip(sums[part], own, strict=True)]
     return sums
 
 
-def _multiply_held(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
-    """The same of a left tile of halves that lies in registers as sums do, which is how instructions take it."""
-    columns = min(MOST_COLUMNS, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
-    places, unit = _places(layout, columns, len(sums)), GROUP_UNITS[b.dtype]
-    of_columns = sum(1 for row, _ in places if row == 0)
-    step, size = GROUP_DEPTH_BYTES // b.dtype.itemsize, columns // 2
-    texts = ["{ .reg .b64 b;", BEGIN]
-    for i, depth in enumerate(range(0, b.shape[0], step)):
-        for block, (_, column) in enumerate(places):
-            first = len(sums) + 1 + block // of_columns * (b.shape[0] // 4) + 4 * i
-            own, left = (_list(range(start, start + n)) for start, n in ((block * size, size), (first, 4)))
-            kind = f"m{GROUP_ROWS}n{columns}k{step}.{SUMS[unit.summed]}.{unit.name}.{unit.name}"
-            texts.append(f"add.s64 b, ${len(sums)}, {_offset(b, (depth, column)) >> 4};")
-            texts.append(f"wgmma.mma_async.sync.aligned.{kind} {own}, {left}, b, 1, 1, 1, {int(b.inner == 1)};")
-    text = " ".join([*texts, _end(op), "}"])
-    return _call(m, text, [_descriptor(m, b, layout, 1)], sums, words=a.registers)
+def _is_held(tile: Any) -> bool:
+    return hasattr(tile, "registers")
 
 
 def _list(numbers: range) -> str:
@@ -92,15 +95,22 @@ def _places(layout: Layout, columns: int, count: int) -> list[tuple[int, int]]:
 
 
 def _text(
-    op: Op, pairs: list[Pair], columns: int, places: list[tuple[int, int]], depths: range, is_begun: bool = True
+    op: Op,
+    pairs: list[Pair],
+    columns: int,
+    places: list[tuple[int, int]],
+    depths: range,
+    numbers: Numbers,
+    is_begun: bool = True,
 ) -> str:
     """The instructions along a part of the depth, for each pair of tiles; whether they add to sums that are given."""
     texts = ["{ .reg .b64 a, b; .reg .pred none; setp.ne.b32 none, 0, 0;", BEGIN]
-    steps = range(depths.start, depths.stop, GROUP_DEPTH_BYTES // pairs[0][0][0].dtype.itemsize)
+    steps = range(depths.start, depths.stop, GROUP_DEPTH_BYTES // pairs[0][1].dtype.itemsize)
     for i, (pair, depth) in enumerate(itertools.product(pairs, steps)):
         adds = "1" if is_begun or i else "none"
-        for block, (row, column) in enumerate(places):
-            texts += _instruction(pair, (row, depth, column), columns, block, len(places), adds)
+        for block, place in enumerate(places):
+            own = _list(range(block * columns // 2, (block + 1) * columns // 2))
+            texts += _instruction(pair, place, depth, columns, own, numbers, adds)
     texts.append(f"{_end(op)} }}")
     return " ".join(texts)
 
@@ -111,20 +121,25 @@ def _rows_apart(layout: Layout) -> int:
 
 
 def _instruction(
-    pair: Pair, place: tuple[int, int, int], columns: int, block: int, blocks: int, adds: str
+    pair: Pair, place: tuple[int, int], depth: int, columns: int, sums: str, numbers: Numbers, adds: str
 ) -> list[str]:
-    ((a, b), numbers), (row, depth, column) = pair, place
-    size, unit, count = columns // 2, GROUP_UNITS[a.dtype], columns // 2 * blocks
-    sums = _list(range(block * size, (block + 1) * size))
-    places = (_offset(a, (row, depth)) >> 4, _offset(b, (depth, column)) >> 4)
-    shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // a.dtype.itemsize}"
+    (a, b), (row, column) = pair, place
+    unit = GROUP_UNITS[b.dtype]
+    texts = [f"add.s64 b, ${numbers.descriptors[b]}, {_offset(b, (depth, column)) >> 4};"]
     how = [adds] + (["1", "1"] if unit.summed == dt.f32 else [])
-    how += [str(int(a.inner == 0)), str(int(b.inner == 1))] if unit.has_any_order else []
-    kind = f"{unit.name}.{unit.name}"
-    return [
-        f"add.s64 a, ${count + numbers[0]}, {places[0]}; add.s64 b, ${count + numbers[1]}, {places[1]};",
-        f"wgmma.mma_async.sync.aligned.{shape}.{SUMS[unit.summed]}.{kind} {sums}, a, b, {', '.join(how)};",
-    ]
+    if _is_held(a):
+        # Registers go along the instruction's words, then along the depth, then along the rows.
+        step = GROUP_DEPTH_BYTES // b.dtype.itemsize
+        of_depth, of_rows = 4 * (depth // step), row // max(1, _rows_apart(a.layout)) * 4 * (b.shape[0] // step)
+        first = numbers.words[a] + of_depth + of_rows
+        left = _list(range(first, first + 4))
+    else:
+        texts.insert(0, f"add.s64 a, ${numbers.descriptors[a]}, {_offset(a, (row, depth)) >> 4};")
+        left, how = "a", how + ([str(int(a.inner == 0))] if unit.has_any_order else [])
+    how += [str(int(b.inner == 1))] if unit.has_any_order else []
+    shape = f"m{GROUP_ROWS}n{columns}k{GROUP_DEPTH_BYTES // b.dtype.itemsize}"
+    kind = f"{SUMS[unit.summed]}.{unit.name}.{unit.name}"
+    return [*texts, f"wgmma.mma_async.sync.aligned.{shape}.{kind} {sums}, {left}, b, {', '.join(how)};"]
 
 
 def _offset(tile: Any, coordinates: tuple[int, int]) -> int:

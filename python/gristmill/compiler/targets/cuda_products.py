@@ -88,7 +88,7 @@ class CudaTensorMachine(TensorMachine):
         self.say(f'call void asm sideeffect "cp.async.bulk.wait_group.read {pending};", "~{{memory}}"()')
 
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: tuple[int, int], groups: Any
     ) -> None:
         from gristmill.compiler.targets import cuda_windows
 

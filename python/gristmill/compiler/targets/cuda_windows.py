@@ -47,7 +47,7 @@ def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, in
 
 
 def store_box(
-    m: Any, op: Op, window: Sequence[V], buffer: Shared, at_first: tuple[int, int], first: int, groups: Any
+    m: Any, op: Op, window: Sequence[V], buffer: Shared, at_first: tuple[int, int], first: tuple[int, int], groups: Any
 ) -> None:
     """One thread, or one of each group, tells what to store."""
     row, column = at_first
@@ -64,7 +64,7 @@ def store_box(
         place = m.add(place, m.group_bits(tuple((2 + i, behind * size << i) for i in numbers)))
         own = m.group_bits(tuple((2 + i, groups.step << i) for i in numbers))
         inner, outer = (inner, m.add(outer, own)) if groups.rows > 1 else (m.add(inner, own), outer)
-    at = [_moved(m, inner, first + column), _moved(m, outer, row), *others]
+    at = [_moved(m, inner, first[1] + column), _moved(m, outer, first[0] + row), *others]
     coordinates = ", ".join(f"${3 + i}" for i in range(rank))
     instruction = ADD if op.row.effect == "update" else STORE
     text = f"@$2 {instruction.format(rank=rank)} [$0, {{{coordinates}}}], [$1];"

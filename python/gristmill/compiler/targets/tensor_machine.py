@@ -69,9 +69,9 @@ class TensorMachine(Machine):
 
     @abstractmethod
     def store_box(
-        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: int, groups: Any
+        self, op: Op, window: Sequence[V], buffer: Any, place: tuple[int, int], first: tuple[int, int], groups: Any
     ) -> None:
-        """Let the hardware begin to store the box at a row and column of a buffer, whose first column is `first`.
+        """Let the hardware begin to store the box at a `place` in a buffer, whose first element is at `first`.
 
         Of several `groups`, each does so with the box that lies as many of their steps behind as it is number.
         """
@@ -167,10 +167,15 @@ class TensorMachine(Machine):
     def settle(self, op: Op, sums: Any, words: Any) -> Any:
         return thread_products.settle(self, op, sums, words)
 
-    def parts(self, op: Op, a: Any, b: Any) -> list[Any]:
+    def take_left(self, op: Op, a: Any, sums: Layout) -> Any:
         from gristmill.compiler.targets import thread_parts
 
-        return list(thread_parts.parts(self, op, (a, b)))
+        return thread_parts.take(self, op, a, sums)
+
+    def parts(self, op: Op, b: Any) -> Any:
+        from gristmill.compiler.targets import thread_parts
+
+        return thread_parts.parts(self, op, b)
 
     def product(self, op: Op, a: Any, b: Any, acc: Any) -> Any:
         return thread_products.product(self, op, a, b, acc)

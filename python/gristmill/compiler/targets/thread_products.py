@@ -168,7 +168,8 @@ def side_by_side(layout: Layout, inner: int, itemsize: int) -> tuple[int, ...]:
 def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
     """acc + a @ b: step by step along the depth, and in each step instruction by instruction."""
     if op.attributes["by_groups"]:
-        return _with_used(m, op, acc, lambda sums: m.multiply_shared(op, a, b, acc.layout, sums))
+        own = m.take_left(op, a, acc.layout) if op.attributes["is_taken"] else a
+        return _with_used(m, op, acc, lambda sums: m.multiply_shared(op, own, b, acc.layout, sums))
     unit, layout, precision = UNITS[a.dtype], acc.layout, op.attributes.get("precision", "")
     sums = list(acc.registers)
     take_left, take_right = (

@@ -22,28 +22,29 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     Warpgroups that have rows of their own do so without each other.
     """
     tensor_map = m.function.maps[op.attributes["map"]]
-    (rows, width), dtype = tile.layout.shape, tile.registers[0].dtype
-    used, columns = op.attributes["block"][-2:], min(width, chunk_columns(tile.layout, PANEL_BYTES // dtype.itemsize))
+    width, dtype, used = tile.layout.shape[1], tile.registers[0].dtype, op.attributes["block"][-2:]
+    rows, columns = _chunk_shape(tile.layout, tensor_map.box[1], PANEL_BYTES // dtype.itemsize)
     if op.row.effect == "update" and op.attributes["buffers"] * columns >= width:
         columns = width  # nothing waits for one part of it
-    own, last = _chunk(tile.layout, columns), -(-used[1] // columns)
-    buffers = min(op.attributes["buffers"], last)
+    own = _chunk(tile.layout, rows, columns)
+    firsts = [(row, column) for row in range(0, used[0], rows) for column in range(0, used[1], columns)]
+    buffers = min(op.attributes["buffers"], len(firsts))
     memory = m.shared(dtype, buffers * rows * columns)
     arrangement = panels((rows, columns), 1, dtype.itemsize, tensor_map.swizzle)
     room = Shared(memory, arrangement, (rows, columns), 1, dtype, tensor_map.swizzle, rows * columns)
     groups = groups_apart(tile.layout, tensor_map.box)
     barrier = m.group_barrier if groups else m.barrier
-    for chunk in range(last):
-        if chunk == 0 or chunk >= buffers:
-            m.wait_for_stores(buffers - 1 if chunk else 0)
+    for number, first in enumerate(firsts):
+        if number == 0 or number >= buffers:
+            m.wait_for_stores(buffers - 1 if number else 0)
             barrier()
-        buffer = replace(room, start=m.constant(dt.i32, chunk % buffers * room.elements))
-        write(m, buffer, own, _registers(tile, own, chunk * columns), used[0])
+        buffer = replace(room, start=m.constant(dt.i32, number % buffers * room.elements))
+        down, across = min(rows, used[0] - first[0]), min(columns, used[1] - first[1])
+        write(m, buffer, own, _registers(tile, own, first), down)
         m.show_tensor_cores()
         barrier()
-        share = (groups.step if groups.rows > 1 else used[0], min(columns, used[1] - chunk * columns) // groups.columns)
-        for row, column in tensor_map.boxes(*share):
-            m.store_box(op, window, buffer, (row, column), chunk * columns, groups)
+        for place in tensor_map.boxes(groups.step if groups.rows > 1 else down, across // groups.columns):
+            m.store_box(op, window, buffer, place, first, groups)
         m.commit_stores()
 
 
@@ -70,14 +71,17 @@ def groups_apart(layout: Layout, box: tuple[int, ...]) -> Groups:
     return Groups()
 
 
-def chunk_columns(layout: Layout, panel: int) -> int:
-    """The columns of a chunk: whole panels that all threads have a part of."""
-    return max(panel, *(2 * basis[1] for basis in (*layout.lane, *layout.warp)))
+def _chunk_shape(layout: Layout, rows: int, panel: int) -> tuple[int, int]:
+    """The rows and columns of a chunk, which all threads have a part of: those of boxes, or whole panels."""
+    least = [max(2 * basis[axis] for basis in (*layout.lane, *layout.warp)) for axis in (0, 1)]
+    if least[0] <= rows < layout.shape[0] and least[1] == layout.shape[1]:
+        return rows, layout.shape[1]
+    return layout.shape[0], min(layout.shape[1], max(panel, least[1]))
 
 
-def _chunk(layout: Layout, columns: int) -> Layout:
-    own = tuple(basis for basis in layout.reg if basis[1] < columns)
-    return replace(layout, shape=(layout.shape[0], columns), reg=own)
+def _chunk(layout: Layout, rows: int, columns: int) -> Layout:
+    own = tuple(basis for basis in layout.reg if basis[0] < rows and basis[1] < columns)
+    return replace(layout, shape=(rows, columns), reg=own)
 
 
 MATRIX_LANES = ((0, 2), (0, 4), (1, 0), (2, 0), (4, 0))  # of a product's sums, two side by side
@@ -113,7 +117,7 @@ def _offset(buffer: Shared, coordinates: Coordinates) -> int:
     return buffer.arrangement.offset(flatten(coordinates, buffer.shape))
 
 
-def _registers(tile: Any, own: Layout, column: int) -> list[V]:
+def _registers(tile: Any, own: Layout, first: Coordinates) -> list[V]:
     """A chunk's registers, in the order of its own layout."""
     places = (combine(own.reg, r, 2) for r in range(own.registers))
-    return [tile.registers[tile.layout.register_holding((row, column + c))] for row, c in places]
+    return [tile.registers[tile.layout.register_holding((first[0] + r, first[1] + c))] for r, c in places]

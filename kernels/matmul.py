@@ -20,6 +20,7 @@ TILES = [
     {"BLOCK_M": 256, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
     {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
+    {"BLOCK_M": 136, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
     {**PAIR, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True},
@@ -80,7 +81,7 @@ def is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
     small, medium = time(m, n, depth, 64, 64), time(m, n, depth, 128, 128)
     least = gm.minimum(gm.minimum(small, medium), time_of_pairs(m, n, depth))
     wide = gm.where(BLOCK_M == 256, time(n, m, depth, 128, 256), time(m, n, depth, 128, 256))
-    for rows, columns in ((16, 64), (128, 192), (144, 128), (64, 128)):
+    for rows, columns in ((16, 64), (128, 192), (144, 128), (136, 128), (64, 128)):
         least = gm.minimum(least, time(m, n, depth, rows, columns))
     own = gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
     own, least = gm.where(BLOCK_M * BLOCK_N == 32768, wide, own), gm.minimum(least, wide)
@@ -286,7 +287,7 @@ def product(left, right, row, column, depth, ROWS, COLUMNS, STEP, dtype, LEFT_TU
 
 def is_swapped(rows):
     """Whether tiles of so many rows are computed as transposes."""
-    return rows == 16 or rows == 144
+    return rows % 64 != 0
 
 
 def scattered(a, b, out, places, m, n, depth, ROWS, COLUMNS, dtype, PRECISION):

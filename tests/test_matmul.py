@@ -75,14 +75,22 @@ def test_sizes_that_no_tile_divides(run, dtype):
         assert_product(run, matrix(m, depth, dtype), matrix(depth, n, dtype), most=3 * MOST[dtype])
 
 
+TILES = {(c["BLOCK_M"], c["BLOCK_N"], c["PAIRED"], c["PRECISION"]) for s in KERNEL.expanded if (c := dict(s.constants))}
+
+
 @on_each_in_order
-@pytest.mark.parametrize("tile", [(128, 256), (128, 128), (64, 64)], ids=str)
-def test_every_tile_gives_the_same(run, tile):
-    named = dict(zip(("BLOCK_M", "BLOCK_N"), tile, strict=True))
-    a, b, out = matrix(136, 136, np.float16), matrix(136, 264, np.float16), poison(136, 264, np.float16)
-    chosen = next(s for s in KERNEL.expanded if named.items() <= dict(s.constants).items())
-    run(KERNEL, chosen, a, b, out)
-    assert error(out, a, b) <= MOST[np.float16]
+@pytest.mark.parametrize("is_turned", [False, True])
+@pytest.mark.parametrize("tile", sorted(TILES), ids=str)
+def test_every_tile_gives_the_same(run, tile, is_turned):
+    named = dict(zip(("BLOCK_M", "BLOCK_N", "PAIRED", "PRECISION"), tile, strict=True)) | {"B_TURNED": is_turned}
+    found = [s for s in KERNEL.expanded if named.items() <= dict(s.constants).items()]
+    if not found:
+        assert tile[-1] == "tf32"
+        return
+    dtype = np.float32 if tile[-1] == "tf32" else np.float16
+    a, b, out = matrix(136, 136, dtype), matrix(136, 264, dtype, is_turned=is_turned), poison(136, 264, dtype)
+    run(KERNEL, found[0], a, b, out)
+    assert error(out, a, b) <= (3e-3 if tile[-1] == "tf32" else MOST[np.float16])
 
 
 @on_each_in_order

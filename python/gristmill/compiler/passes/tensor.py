@@ -46,8 +46,8 @@ LOWEST_SM = 80
 MOST_TOGETHER = 72  # of products that follow from each other
 MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
-# copy; more, and another tile is better if there is one.
-MOST_SUMS = 64
+# copy; more, and another tile is better if there is one. Halves take few registers.
+MOST_SUMS, MOST_OF_HALVES = 64, 128
 
 
 def run(function: Function) -> None:
@@ -156,7 +156,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     by_groups = function.has_groups and is_for_groups(op, made, function.num_warps)
     sums = op.results[0].type.elements // (32 * function.num_warps)
     is_split = op.attributes.get("precision") == "tf32x3" and not function.has_groups
-    function.overflows |= not by_groups and sums > (MOST_SUMS // 2 if is_split else MOST_SUMS)
+    most = MOST_OF_HALVES // function.blocks_per_sm if a.dtype in (dt.f16, dt.bf16) else MOST_SUMS
+    function.overflows |= not by_groups and sums > (most // 2 if is_split else most)
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "pending": 0}
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}

@@ -23,7 +23,7 @@ def store_window(m: Any, op: Op, window: Sequence[V], tile: Any) -> None:
     """
     tensor_map = m.function.maps[op.attributes["map"]]
     width, dtype, used = tile.layout.shape[1], tile.registers[0].dtype, op.attributes["block"][-2:]
-    rows, columns = _chunk_shape(tile.layout, tensor_map.box[1], PANEL_BYTES // dtype.itemsize)
+    rows, columns = _chunk_shape(tile.layout, tensor_map.box[1], used[0], PANEL_BYTES // dtype.itemsize)
     if op.row.effect == "update" and op.attributes["buffers"] * columns >= width:
         columns = width  # nothing waits for one part of it
     own = _chunk(tile.layout, rows, columns)
@@ -71,10 +71,10 @@ def groups_apart(layout: Layout, box: tuple[int, ...]) -> Groups:
     return Groups()
 
 
-def _chunk_shape(layout: Layout, rows: int, panel: int) -> tuple[int, int]:
-    """The rows and columns of a chunk, which all threads have a part of: those of boxes, or whole panels."""
+def _chunk_shape(layout: Layout, rows: int, used: int, panel: int) -> tuple[int, int]:
+    """The rows and columns of a chunk, which all threads have a part of: a box's rows of those `used`, or panels."""
     least = [max(2 * basis[axis] for basis in (*layout.lane, *layout.warp)) for axis in (0, 1)]
-    if least[0] <= rows < layout.shape[0] and least[1] == layout.shape[1]:
+    if least[0] <= rows < used and least[1] == layout.shape[1]:
         return rows, layout.shape[1]
     return layout.shape[0], min(layout.shape[1], max(panel, least[1]))
 

@@ -17,12 +17,13 @@ LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **CUDA}
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, "warpgroups": True, **CUDA}
+MEDIUM = LARGE | {"BLOCK_N": 64, "warpgroups": False}  # where warps multiply, each whole rows
 GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
 SMALL = GENERAL | {"BLOCK_M": 32, "BLOCK_N": 32}  # for heads that fill the registers
 ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "narrow": False, "device": "cpu"}
 TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
-CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, GENERAL, SMALL, ON_CPU)]
+CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, MEDIUM, GENERAL, SMALL, ON_CPU)]
 
 
 def fits(D, HEAD, BLOCK_M):

@@ -15,17 +15,21 @@ from gristmill.cases import Case, Cost, Tolerance, spec, streaming
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 # A program sums gradients of a block of keys, or of queries, by steps of so many rows of the others.
-LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **CUDA}
+LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, "warpgroups": True, **CUDA}
+MEDIUM = LARGE | {"STEP": 32, "warpgroups": False}  # where warps multiply, each whole rows
+HALF = MEDIUM | {"ROWS": 64, "num_warps": 4}
 GENERAL = {"ROWS": 64, "STEP": 32, "num_warps": 8, "num_stages": 1, "narrow": False}
 SMALL = GENERAL | {"ROWS": 32, "STEP": 16}  # for heads that fill the registers
-CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE), gm.Config(**GENERAL), gm.Config(**SMALL)]
+CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE)]
+CONFIGS += [gm.Config(**tile) for tile in (MEDIUM, HALF, GENERAL, SMALL)]
 
 
-def fits(D, HEAD, ROWS, STEP):
+def fits(D, HEAD, ROWS, STEP, num_warps):
     """Wide elements and wide heads have the tile for all calls; the steps of narrow heads are longer."""
-    if ROWS < 128:
+    if ROWS < 128 and num_warps == 8:
         return (ROWS == 32) == (HEAD == 256) and (HEAD < 256 or D.itemsize == 2)
-    return D.itemsize == 2 and HEAD <= 128 and (STEP == 64) == (HEAD == 128)
+    has_step = STEP in {4: (), 8: (32, 128)}[num_warps] if HEAD <= 64 else {4: 32, 8: 64}[num_warps] == STEP
+    return D.itemsize == 2 and HEAD <= 128 and has_step
 
 
 def is_fastest(keys, ROWS):
@@ -173,7 +177,7 @@ def attention_backward(
     )  # fmt: skip
 
 
-@gm.kernel(configs=CONFIGS[:3], HEAD=HEADS[1:3], where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
+@gm.kernel(configs=CONFIGS[:5], HEAD=HEADS[1:3], where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
 def attention_backward_ordered(
     q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
     dq: gm.ptr[D], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,

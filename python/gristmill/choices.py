@@ -262,7 +262,7 @@ def expand(
     configs: list[Config | None] = []
     for chosen in itertools.product(*sets):
         for config, constants in choices.combinations():
-            values = dict(chosen) | dict(constants)
+            values = dict(chosen) | dict(constants) | _launch_options(config)
             if _is_kept(launch.where, values, site):
                 found.append(_specialise(kernel, chosen, constants, config, launch, site))
                 configs.append(config)
@@ -273,6 +273,12 @@ def expand(
     _check_symbols(found, site)
     _check_alignment(found, configs, choices, site)
     return tuple(found)
+
+
+def _launch_options(config: Config | None) -> dict[str, object]:
+    """What a configuration says of the launch, which `where` may ask for, too."""
+    options = {name: getattr(config, name, None) for name in ("num_warps", "num_stages")}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _is_kept(where: object, values: Mapping[str, object], site: Site) -> bool:
@@ -299,7 +305,7 @@ def _specialise(
     stages = config.num_stages if config and config.num_stages else _num_stages(launch, site)
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
     chosen = config or Config()
-    rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow, chosen.device)
+    rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow, chosen.device, chosen.warpgroups)
     return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest)
 
 

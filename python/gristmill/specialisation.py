@@ -30,6 +30,7 @@ class Config:
     `narrow=False`: code for calls that are not aligned is compiled once, for offsets of 64 bits: half as much of it,
     and slower where addresses take much of the time.
     `device="cuda"` or `"cpu"`: it is compiled for these alone; others take the next configuration that suits.
+    `warpgroups=True` or `False`: likewise, for CUDA devices whose warpgroups multiply (sm_90a), or for all but these.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class Config:
         aligned: bool = False,
         narrow: bool = True,
         device: str = "",
+        warpgroups: bool | None = None,
         **constants: object,
     ):
         for name, value, allowed in (
@@ -56,12 +58,15 @@ class Config:
             raise _impossible(f"narrow={narrow!r}", "write `narrow=False`, or leave it out")
         if device not in ("", *DEVICES):
             raise _impossible(f"device={device!r}", "write `device=` one of " + ", ".join(map(repr, DEVICES)))
+        if warpgroups not in (None, True, False):
+            raise _impossible(f"warpgroups={warpgroups!r}", "write `warpgroups=True` or `False`, or leave it out")
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.blocks_per_sm = blocks_per_sm
         self.aligned = aligned
         self.narrow = narrow
         self.device = device
+        self.warpgroups = warpgroups
         self.constants = constants
 
     def __repr__(self) -> str:
@@ -71,7 +76,7 @@ class Config:
             "blocks_per_sm": self.blocks_per_sm,
         }
         launch |= {"aligned": self.aligned or None, "narrow": None if self.narrow else False}
-        launch["device"] = self.device or None
+        launch |= {"device": self.device or None, "warpgroups": self.warpgroups}
         given = self.constants | {name: value for name, value in launch.items() if value is not None}
         return "gm.Config(" + ", ".join(f"{name}={value!r}" for name, value in given.items()) + ")"
 
@@ -117,7 +122,8 @@ class Specialisation:
     """One choice of dtypes, constants and configuration; `has_config` if warps or stages were declared.
 
     `only_aligned`: it serves aligned calls alone, and has no general code. `has_narrow`: it has general code with
-    offsets of 32 bits too. `device`: the only kind of devices that it is for, "" for all.
+    offsets of 32 bits too. `device`: the only kind of devices that it is for, "" for all. `warpgroups`: whether it is
+    only for CUDA devices that have products by warpgroups, or only for others; None for all.
     """
 
     kernel: str
@@ -130,6 +136,7 @@ class Specialisation:
     blocks_per_sm: int = 1
     has_narrow: bool = True
     device: str = ""
+    warpgroups: bool | None = None
 
     @property
     def variants(self) -> tuple[Variant, ...]:

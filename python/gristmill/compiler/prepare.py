@@ -55,7 +55,8 @@ def _passed(
     if is_regular:
         regular.run(function)
     # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
-    function.overflows = (function.is_padded or function.absent_warps > 0) and target.kind == "cuda"
+    is_for_others = specialisation.warpgroups not in (None, target.has_groups)
+    function.overflows = (function.is_padded or function.absent_warps > 0 or is_for_others) and target.kind == "cuda"
     if has_windows:
         swapped.run(function)
     if not windows.keep(function):

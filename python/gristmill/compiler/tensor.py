@@ -49,16 +49,17 @@ UNITS = {
 }
 
 
-def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int) -> Layout:
+def accumulator(unit: Unit, shape: tuple[int, ...], num_warps: int, has_rows: bool = False) -> Layout:
     """The layout of a product: each warp has as many whole instructions' results as any other, near each other.
 
-    Registers count an instruction's own sums first, then instructions along the columns, then along the rows.
+    Registers count an instruction's own sums first, then instructions along the columns, then along the rows. Warps
+    have whole rows if that is asked for.
     """
     rows, columns = shape[0] // unit.m, shape[1] // unit.n
     warp: list[Coordinates] = []
     step = [unit.m, unit.n]
     for _ in range(num_warps.bit_length() - 1):
-        axis = 0 if rows >= columns else 1
+        axis = 0 if rows >= columns or has_rows else 1
         if max(rows, columns) == 1:
             warp.append((0, 0))
             continue

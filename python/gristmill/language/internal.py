@@ -205,10 +205,11 @@ def _(m: Any, op: Any, x: Any) -> Any:
 def product(a: Any, b: Any, acc: Any, **how: Any) -> Value:
     """What `dot` is, of operands in shared memory, by tensor cores.
 
-    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `is_held`: they hold `a` in registers, as
-    `words`; `is_taken`: they take it there, of f32, with rows in `order`. `pending`: how many open products it leaves,
-    of which it is the last: their results are there after `settle`, or as another's `acc`; None: all. `is_first`: acc
-    is 0. `columns`: how many of b's columns there are; behind them it is padded.
+    `precision`: of f32. `by_groups`: of warpgroups rather than warps. `has_rows`: each warp has whole rows of results.
+    `is_held`: they hold `a` in registers, as `words`; `is_taken`: they take it there, of f32, with rows in `order`.
+    `pending`: how many open products it leaves, of which it is the last: their results are there after `settle`, or as
+    another's `acc`; None: all. `is_first`: acc is 0. `columns`: how many of b's columns there are; behind them it is
+    padded.
     """
     a, b, acc = (as_value(x) for x in (a, b, acc))
     return emit("product", acc.type, a, b, acc, **how)
@@ -223,7 +224,7 @@ def _accumulator(op: Any, num_warps: int) -> Layout:
     shape = op.results[0].type.shape
     if op.attributes["by_groups"]:
         return group_accumulator(shape, num_warps, op.attributes["order"])
-    return accumulator(UNITS[op.operands[0].type.dtype], shape, num_warps)
+    return accumulator(UNITS[op.operands[1].type.dtype], shape, num_warps, op.attributes["has_rows"])
 
 
 product.anchor_layout = _accumulator

@@ -22,6 +22,7 @@ from gristmill.compiler.passes import (
     spread,
     tail,
     tensor,
+    units,
     unroll,
     whole,
 )
@@ -31,6 +32,8 @@ Pass = Callable[[Function], None]
 PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     # First: what follows sees steps side by side.
     ("unroll", unroll.run, ("cuda", "host")),
+    # Before all that look at how loads lie, and which of them products take.
+    ("units", units.run, ("cuda",)),
     # Early: signs and facts go round loops with what is carried.
     ("carried", carried.run, ("cuda", "host")),
     # Before tail versioning, which needs masks that are upper bounds; before `simplify`, which drops the comparisons.

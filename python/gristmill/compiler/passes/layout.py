@@ -10,13 +10,14 @@ it, stays there: it is brought to the natural layout where it is stored.
 from __future__ import annotations
 
 import math
+from collections.abc import Container
 from typing import Any
 
 from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Statement, Value, While, definitions, walk
 from gristmill.compiler.layout import Layout, beside, blocked, common, default_vector
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.tensor import group_accumulator, in_words
+from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator, in_words
 
 Shape = tuple[int, ...]
 
@@ -28,7 +29,7 @@ def run(function: Function) -> None:
     for value in _values(function.body):
         if value.type.shape and value not in stored:
             function.layouts[value] = anchored.get(value) or natural[value.type.shape]
-    _Fitter(function).block(function.body)
+    _Fitter(function, anchored).block(function.body)
     drop_unused(function)
 
 
@@ -192,8 +193,8 @@ MOST_AGAIN = 8  # ops behind each other that are made again
 class _Fitter:
     """Gives each op its operands in the layout that it needs: moved, or computed again where that is cheap."""
 
-    def __init__(self, function: Function):
-        self.layouts = function.layouts
+    def __init__(self, function: Function, anchored: Container[Value]):
+        self.layouts, self.anchored = function.layouts, anchored
         self.num_warps = function.num_warps
         self.made = definitions(function.body)
         self.again: dict[tuple[Value, Layout, int], Value] = {}  # what one op has been given
@@ -252,10 +253,7 @@ class _Fitter:
         """The layout in which an op needs each operand; None where any will do."""
         result = next((v for v in op.results if v in self.layouts), None)
         if op.row.anchor_layout:
-            rows, words = op.operands[0].type.shape
-            is_held = op.attributes.get("is_held")
-            left = in_words(group_accumulator((rows, 2 * words), self.num_warps)) if is_held else None
-            return [left, *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
+            return [self._held(op), *[None] * (len(op.operands) - 2), self.layouts[op.results[0]]]
         if op.row.is_common:
             return [None] * len(op.operands)
         if op.row.forward_layout and not op.row.operand_layout and result is not None:  # others go along with the first
@@ -263,7 +261,7 @@ class _Fitter:
         if op.row.operand_layout and result is not None:
             return [op.row.operand_layout(op, self.layouts[result])] * len(op.operands)
         like = op.operands[0] if op.operands and (op.row.result_layout or result is None) else result
-        if self._is_small_store(op):
+        if self._is_small_store(op) or self._is_added(op):
             like = op.operands[1]
         if like not in self.layouts:
             like = next((v for v in op.operands if v in self.layouts), None)
@@ -273,6 +271,21 @@ class _Fitter:
         if op.row.fills_shared and layout.vector_width() < op.attributes["width"]:
             layout = blocked(like.type.shape, op.attributes["width"], self.num_warps)
         return [layout if v.type.shape == like.type.shape else None for v in op.operands]
+
+    def _held(self, product: Op) -> Layout | None:
+        """The layout of the words that a product holds, which is that of sums of such a shape."""
+        if not product.attributes.get("is_held"):
+            return None
+        rows, words = product.operands[0].type.shape
+        if product.attributes["by_groups"]:
+            return in_words(group_accumulator((rows, 2 * words), self.num_warps))
+        unit = UNITS[product.operands[1].type.dtype]  # type: ignore[index]
+        return in_words(accumulator(unit, (rows, 2 * words), self.num_warps, has_rows=True))
+
+    def _is_added(self, op: Op) -> bool:
+        """Whether elements are added in memory one by one, of a tile that lies as a product's sums do."""
+        is_alone = op.row.effect == "update" and op.attributes.get("is_used") is False and op.attributes["width"] == 1
+        return is_alone and op.operands[1] in self.anchored
 
     def _is_small_store(self, op: Op) -> bool:
         """Whether a tile is so small that addresses go to where it lies."""

@@ -6,6 +6,7 @@ What is copied ahead must be there ahead: nothing that the loop writes, nor what
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gristmill.compiler.ir import (
@@ -292,7 +293,7 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     read = {v for s in loop.body.statements for v in s.operands}
     others_outside = (s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s.results[0] in read)
     kept = sum(kept_bytes(op) for op in {*others, *others_outside} - gone)
-    moved = max(map(exchanged_bytes, others), default=0)
+    moved = 0 if any(op.attributes["has_rows"] for op in products_in(loop.body)) else exchanged(others)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
 
 
@@ -318,6 +319,11 @@ def exchanged_bytes(op: Op) -> int:
     if row.result_layout:
         return MOST_WARPS * sum(map(bytes_of, op.results))
     return max(map(bytes_of, op.operands), default=0)
+
+
+def exchanged(ops: Iterable[Op]) -> int:
+    """The most that threads exchange at once for any of these."""
+    return max(map(exchanged_bytes, ops), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Statement]) -> bool:

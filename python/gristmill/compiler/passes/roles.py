@@ -28,7 +28,7 @@ from gristmill.compiler.ir import (
     used_below,
     walk,
 )
-from gristmill.compiler.op import ROWS, Builder, building, emit
+from gristmill.compiler.op import ROWS, Builder, building
 from gristmill.compiler.passes import carried, layout, tickets
 from gristmill.compiler.passes.offsets import rebased
 from gristmill.compiler.passes.plan import (

@@ -24,6 +24,7 @@ from gristmill.compiler.ir import (
     made_in,
     products_in,
     reached,
+    replace_below,
     used_below,
     walk,
 )
@@ -44,6 +45,7 @@ from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
 MOST_TOGETHER = 72  # of products that follow from each other
+MOST_OF_ROWS = 192  # where warps have whole rows, and hold what follows from them
 MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
 # copy; more, and another tile is better if there is one. Halves take few registers.
@@ -54,6 +56,7 @@ def run(function: Function) -> None:
     """Replace each product that a tensor core can compute."""
     if function.sm >= LOWEST_SM:
         _replace(function.body, definitions(function.body), function)
+        _leave_rows(function)
         _share_before(function.body, function)
         _bring_forward(function.body)
         drop_unused(function)
@@ -65,7 +68,8 @@ def _is_crowded(loop: For, function: Function) -> bool:
     """Whether the sums of a loop's several products leave no registers for what is computed between them."""
     products = products_in(loop.body)
     sums = sum(op.results[0].type.elements for op in products) // (32 * function.num_warps)
-    return len(products) > 1 and sums > MOST_TOGETHER
+    have_rows = any(op.attributes["has_rows"] for op in products)
+    return len(products) > 1 and sums > (MOST_OF_ROWS if have_rows else MOST_TOGETHER)
 
 
 def _share_before(block: Block, function: Function) -> None:
@@ -80,7 +84,12 @@ def _share_before(block: Block, function: Function) -> None:
             size = sum(s.results[0].type.elements * s.results[0].type.dtype.itemsize for s in fixed)
             fixed = fixed if size * MOST_SHARED_BEFORE <= function.shared_bytes else []
             statement.body.statements[:] = [s for s in statement.body.statements if s not in fixed]
-            statements += fixed
+            for share in fixed:
+                same = next((s for s in statements if _is_same_share(s, share)), None)
+                if same is None:
+                    statements.append(share)
+                else:
+                    replace_below(statement, {share.results[0]: same.results[0]})
         statements.append(statement)
     block.statements[:] = statements
 
@@ -107,6 +116,12 @@ def _needed(op: Op, made: dict[Value, Statement]) -> set[Statement]:
     """The statements of a block that an op follows from, and itself."""
     met = reached(op.operands, lambda v: used_below(made[v]) if v in made else ())
     return {op, *(made[v] for v in met if v in made)}
+
+
+def _is_same_share(statement: Statement, share: Statement) -> bool:
+    """Whether it puts the same tile there, the same way round."""
+    is_alike = _is_share(statement) and statement.operands == share.operands
+    return is_alike and statement.attributes == share.attributes
 
 
 def _is_share(statement: Statement) -> bool:
@@ -164,8 +179,9 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     is_across = by_groups and is_taken(op, made) and lie_across(op, made)[0]
     how |= {"is_taken": by_groups and is_taken(op, made), "order": ACROSS if is_across else IN_ORDER}
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
-    how["is_held"] = by_groups and _is_held(op, made, function)
-    sharing = _Sharing(dtype, op, made, before, known if by_groups else {})
+    how["is_held"] = _is_held(op, made, function, by_groups)
+    how["has_rows"] = how["is_held"] and not by_groups
+    sharing = _Sharing(dtype, op, made, before, known)
     shared = [sharing.of(value) for value in op.operands[how["is_held"] : 2]]
     how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and is_zero(op.operands[2], made)
     if how["is_held"]:
@@ -183,11 +199,22 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     return [*before, product]
 
 
-def _is_held(op: Op, made: dict[Value, Statement], function: Function) -> bool:
-    """Whether threads hold the left operand as warpgroups take it: halves that follow from another product's sums."""
+def _is_held(op: Op, made: dict[Value, Statement], function: Function, by_groups: bool) -> bool:
+    """Whether threads hold the left operand as instructions take it: halves that follow from another product's sums."""
     a = op.operands[0].type
-    has_rows = a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
+    rows = GROUP_ROWS // GROUP_WARPS if by_groups else UNITS[dt.f16].m
+    has_rows = a.shape[0] >= rows * function.num_warps
     return a.dtype in (dt.f16, dt.bf16) and has_rows and _follows_product(op.operands[0], made)
+
+
+def _leave_rows(function: Function) -> None:
+    """Let warps have whole rows of the products from which follows what others hold."""
+    products = {op.results[0]: op for op in walk(function.body) if isinstance(op, Op) and op.row.anchor_layout}
+    made = definitions(function.body)
+    for op in [op for op in products.values() if op.attributes["has_rows"]]:
+        for value in reached(op.operands[:1], lambda v: used_below(made[v]) if v in made and v not in products else ()):
+            if value in products and products[value].results[0].type.shape[0] == op.results[0].type.shape[0]:
+                products[value].attributes["has_rows"] = True
 
 
 def _follows_product(value: Value, made: dict[Value, Statement]) -> bool:

@@ -170,17 +170,15 @@ def product(m: Any, op: Op, a: Shared, b: Shared, acc: Any) -> Any:
     if op.attributes["by_groups"]:
         own = m.take_left(op, a, acc.layout) if op.attributes["is_taken"] else a
         return _with_used(m, op, acc, lambda sums: m.multiply_shared(op, own, b, acc.layout, sums))
-    unit, layout, precision = UNITS[a.dtype], acc.layout, op.attributes.get("precision", "")
+    unit, layout, precision = UNITS[b.dtype], acc.layout, op.attributes.get("precision", "")
     sums = list(acc.registers)
-    take_left, take_right = (
-        _Operand(m, a, left(unit, layout, a.shape[1])),
-        _Operand(m, b, right(unit, layout, b.shape[0])),
-    )
+    take_left = _held(unit, a) if op.attributes["is_held"] else _Operand(m, a, left(unit, layout, a.shape[1]))
+    take_right = _Operand(m, b, right(unit, layout, b.shape[0]))
     left_words, right_words, size = unit.words
     small: list[V] = []
     if precision == "tf32x3":  # the cores cut sums off: those of f32 are added to the others outside of them
         sums, small = ([m.constant(unit.summed, 0)] * len(sums) for _ in range(2))
-    for depth in range(0, a.shape[1], unit.k):
+    for depth in range(0, b.shape[0], unit.k):
         lefts = _split(_parts(m, unit, precision, take_left((0, depth))), left_words)
         rights = _split(_parts(m, unit, precision, take_right((depth, 0))), right_words)
         for i, (x, y) in enumerate(itertools.product(lefts, rights)):
@@ -225,6 +223,18 @@ def _parts(m: Any, unit: Unit, precision: str, words: Sequence[V]) -> list[Seque
 def _split(parts: Sequence[Sequence[V]], size: int) -> list[list[Sequence[V]]]:
     """For each instruction its words of each part."""
     return [[words[i : i + size] for words in parts] for i in range(0, len(parts[0]), size)]
+
+
+def _held(unit: Unit, words: Any) -> Callable[[Coordinates], Sequence[V]]:
+    """Takes the words of a left operand in registers, which go along an instruction, then the depth, then the rows."""
+    size = unit.words[0]
+    steps = words.layout.shape[1] * unit.word_elements // unit.k
+
+    def take(origin: Coordinates) -> Sequence[V]:
+        firsts = range(origin[1] // unit.k * size, len(words.registers), steps * size)
+        return [word for first in firsts for word in words.registers[first : first + size]]
+
+    return take
 
 
 class _Operand:

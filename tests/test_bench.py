@@ -254,6 +254,42 @@ def test_products_are_measured_by_their_operations_beside_the_best_peer():
     assert "1024.0 TFLOP/s  error 0.20" in report.lines(results)
 
 
+def test_products_are_held_to_sustained_speed_and_show_that_of_bursts():
+    names = {"kernel": "matmul", "case": "4096 cubed", "flops": 2 * 4096**3}
+    results = [result(gb_s=4200.0, **names), result("torch", 4000.0, **names)]
+    for row, factor in zip(results, (0.9, 0.8), strict=True):
+        row.extra["burst_us"] = factor * row.median_us
+    assert report.verdicts(results) == ["ok   matmul bf16 4096 cubed: 1.050 of the best peer, torch (bar 0.99)"]
+    page = report.as_markdown(machine.describe("cpu"), results)
+    assert "| matmul | bf16 | 4096 cubed | 1075 (1195) | 1024 (1280) | 1.050 (0.933) |  |" in page
+    assert "1075.2 (1194.7) TFLOP/s" in report.lines(results)
+
+
+def test_products_on_a_device_are_timed_in_graphs_behind_more_of_the_same(kernels, monkeypatch):
+    captured, batches = [], []
+
+    def capture(calls, launches):
+        captured.append(launches)
+        return lambda: [calls[i % len(calls)]() for i in range(launches)]
+
+    def sustained(calls, count):
+        calls[0]()
+        batches.append(count)
+        return 300.0
+
+    monkeypatch.setattr(timing, "cuda_batch", lambda calls, count: 100.0)
+    monkeypatch.setattr(timing, "in_graph", capture)
+    monkeypatch.setattr(timing, "sustained_batch", sustained)
+    fighting = arena(numpy_peers)
+    fighting.is_sustained = True
+    row = next(w for w in work.plan(["matmul"], ["f32"], is_cpu=False) if not w.case.turned)
+    row = replace(row, case=replace(row.case, shapes={"a": (64, 128), "b": (128, 96), "out": (64, 96)}))
+    results = fighting.measure(row, ONCE)
+    assert captured == [10, 10] and batches
+    assert [r.median_us for r in results] == [30.0, 30.0]
+    assert all(r.extra["burst_us"] > 0 for r in results)
+
+
 def test_products_find_their_operands_in_the_cache_and_have_no_copy(kernels):
     rows = work.plan(["matmul"], ["bf16"], is_cpu=False)
     assert {r.case.name for r in rows} >= {"1024 cubed", "8192 cubed b.T", "16 x 8192 x 8192"}

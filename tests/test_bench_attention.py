@@ -290,7 +290,7 @@ def test_short_work_goes_in_graphs_for_everyone(cpu, monkeypatch):
     monkeypatch.setattr(timing, "cuda_batch", lambda calls, count: calls[0]())
     for name in ("sustained_batch", "burst_batch"):
         monkeypatch.setattr(timing, name, lambda calls, count: 10 * calls[0]())
-    monkeypatch.setattr(timing, "in_graph", lambda call, launches: lambda: launches * call())
+    monkeypatch.setattr(timing, "in_graph", lambda calls, launches: lambda: launches * calls[0]())
     failures: dict[str, str] = {}
     calls = {"short": lambda: 399.0, "long": lambda: 500.0}
     assert attention.time_all(calls, ONCE, failures) == {"short": ([3990], [3990]), "long": ([5000], [5000])}

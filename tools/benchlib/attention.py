@@ -172,7 +172,7 @@ def graphs_of(calls: dict[str, Call], failures: dict[str, str]) -> dict[str, lis
     graphs = {}
     for name, call in calls.items():
         try:
-            graphs[name] = [timing.in_graph(call, GRAPH_LAUNCHES)]
+            graphs[name] = [timing.in_graph([call], GRAPH_LAUNCHES)]
         except Exception as error:  # whatever a peer raises
             failures[name] = f"in a graph, {reason(error)}"
     return graphs

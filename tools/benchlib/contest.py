@@ -27,6 +27,7 @@ class Arena:
         arrays: Callable[[Work, int], Arrays],
         peers: Sequence[Peers],
         copy: Callable[[Work], Contestant],
+        is_sustained: bool = False,
     ):
         self.device = device
         self.batch = batch
@@ -34,6 +35,7 @@ class Arena:
         self.arrays = arrays
         self.peers = peers
         self.copy = copy
+        self.is_sustained = is_sustained
 
     def measure(self, work: Work, effort: timing.Effort, is_sweep: bool = False) -> list[Result]:
         """Time everyone who can do the work; those who cannot are in the results with a note that says why."""
@@ -42,12 +44,27 @@ class Arena:
         failures = {c.name: text for c in contestants if (text := self._warm_up(c))}
         contestants = [c for c in contestants if c.name not in failures]
         errors, notes = self._check(work, sets[0], contestants)
-        times = timing.shuffled_rounds(self.batch, {c.name: c.calls for c in contestants}, effort)
+        times, bursts = self._times(work, contestants, effort)
         results = [self._result(work, c, times[c.name], errors.get(c.name), notes.get(c.name, "")) for c in contestants]
+        for result in results:
+            result.extra |= {"burst_us": bursts[result.contestant]} if bursts else {}
         set_copy_shares(results)
         del sets, contestants
         gc.collect()
         return results + [self._failed(work, name, text) for name, text in failures.items()]
+
+    def _times(
+        self, work: Work, contestants: Sequence[Contestant], effort: timing.Effort
+    ) -> tuple[dict[str, list[float]], dict[str, float]]:
+        """Return microseconds a call, one number a round; of arithmetic on a device sustained, and medians of bursts.
+
+        Arithmetic takes what power a device has: it is fast while it has been idle.
+        """
+        calls = {c.name: c.calls for c in contestants}
+        times = timing.shuffled_rounds(self.batch, calls, effort)
+        if not (self.is_sustained and work.is_arithmetic):
+            return times, {}
+        return timing.sustained_rounds(calls, effort), {name: timing.spread(each)[0] for name, each in times.items()}
 
     def _contestants(self, work: Work, sets: Sequence[Arrays], is_sweep: bool) -> list[Contestant]:
         ours = our_instances(work, sets[0]) if is_sweep else {OURS: dispatcher(work)}

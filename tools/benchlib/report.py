@@ -57,9 +57,15 @@ def _line(result: Result) -> str:
     error = "" if result.error is None else f"  error {result.error:.2f}"
     speed = f"{result.gb_s:>8.1f} GB/s {result.copy_share:>6.3f} of copy"
     if result.flops:
-        speed = f"{result.tflop_s:>8.1f} TFLOP/s"
+        speed = f"{result.tflop_s:>8.1f}{_in_bursts(result, '.1f')} TFLOP/s"
     time = f"{result.median_us:>10.1f} us ±{wobble:>4.1f}%"
     return f"{result.contestant:<32} {time} {speed}{error}  {result.note}".rstrip()
+
+
+def _in_bursts(result: Result, form: str) -> str:
+    """The speed behind a pause, in brackets, where that was measured too."""
+    burst = result.extra.get("burst_us")
+    return f" ({result.flops / burst / 1e6:{form}})" if burst else ""
 
 
 def as_json(facts: dict[str, Any], results: Sequence[Result]) -> str:
@@ -90,7 +96,10 @@ def _streaming_table(results: Sequence[Result]) -> list[str]:
 
 
 def _arithmetic_table(results: Sequence[Result]) -> list[str]:
-    caption = "Medians of shuffled rounds; error as a share of the tolerance."
+    caption = (
+        "Medians of shuffled rounds: sustained, graphs of about a millisecond behind twice as much of the same; in"
+        " brackets bursts of 5 ms behind a pause. Error as a share of the tolerance."
+    )
     names = dict.fromkeys(r.contestant for r in results)
     titles = {name: f"{name}, TFLOP/s" for name in names}
     return _table(results, caption, titles, _speed, "of the best peer", _share_of_peer)
@@ -122,7 +131,8 @@ def _copy(row: Sequence[Result]) -> str:
 
 def _share_of_peer(row: Sequence[Result]) -> str:
     _, ratio = _best_peer(row)
-    return f"{ratio:.3f}" if ratio else ""
+    _, burst = _best_peer(row, lambda r: r.extra.get("burst_us", math.nan))
+    return (f"{ratio:.3f}" + (f" ({burst:.3f})" if burst > 0 else "")) if ratio else ""
 
 
 def _title(row: Sequence[Result]) -> list[str]:
@@ -136,17 +146,17 @@ def _error(row: Sequence[Result]) -> str:
 def _speed(result: Result | None) -> str:
     if result is None:
         return ""
-    return "fails" if math.isnan(result.median_us) else f"{result.tflop_s:.0f}"
+    return "fails" if math.isnan(result.median_us) else f"{result.tflop_s:.0f}{_in_bursts(result, '.0f')}"
 
 
-def _best_peer(row: Sequence[Result]) -> tuple[str, float]:
+def _best_peer(row: Sequence[Result], time: Callable[[Result], float] = lambda r: r.median_us) -> tuple[str, float]:
     """Return the fastest of those who compute the same, and our speed as a share of its; 0 where there is none."""
-    timed = {r.contestant: r for r in row if not math.isnan(r.median_us)}
+    timed = {r.contestant: r for r in row if not math.isnan(time(r))}
     peers = [r for name, r in timed.items() if name not in (OURS, COPY) and "else" not in r.note]
     if OURS not in timed or not peers:
         return "", 0.0
-    best = min(peers, key=lambda r: r.median_us)
-    return best.contestant, best.median_us / timed[OURS].median_us
+    best = min(peers, key=time)
+    return best.contestant, time(best) / time(timed[OURS])
 
 
 def table_row(cells: Sequence[str]) -> str:

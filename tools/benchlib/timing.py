@@ -23,6 +23,7 @@ class Effort:
     batch_us: float = 5000.0
 
 
+GRAPH_US = 1000.0
 QUICK = Effort(rounds=5, batch_us=1500.0)
 IDLE_S = 0.15
 
@@ -75,16 +76,26 @@ def _cuda_time(calls: Sequence[Callable[[], Any]], ahead: int, count: int) -> fl
     return 1000 * begin.elapsed_time(end) / count
 
 
-def in_graph(call: Callable[[], Any], launches: int) -> Callable[[], Any]:
-    """Return the replay of a CUDA graph of so many calls."""
+def in_graph(calls: Sequence[Callable[[], Any]], launches: int) -> Callable[[], Any]:
+    """Return the replay of a CUDA graph of so many calls, in turn over the buffer sets."""
     import torch
 
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        for _ in range(launches):
-            call()
+        for i in range(launches):
+            calls[i % len(calls)]()
     return graph.replay
+
+
+def sustained_rounds(contestants: dict[str, Sequence[Callable[[], Any]]], effort: Effort) -> dict[str, list[float]]:
+    """As `shuffled_rounds` by `sustained_batch`, of graphs of about a millisecond, each of as many calls as others'."""
+    shortest = min((cuda_batch(calls, len(calls)) for calls in contestants.values()), default=GRAPH_US)
+    sets = max(len(calls) for calls in contestants.values())
+    launches = sets * max(1, round(GRAPH_US / shortest / sets))
+    graphs = {name: [in_graph(calls, launches)] for name, calls in contestants.items()}
+    times = shuffled_rounds(sustained_batch, graphs, effort, seed=1)
+    return {name: [t / launches for t in of_graph] for name, of_graph in times.items()}
 
 
 def count_for(batch: Batch, calls: Sequence[Callable[[], Any]], batch_us: float) -> int:

@@ -181,7 +181,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = _is_held(op, made, function, by_groups)
     how["has_rows"] = how["is_held"] and not by_groups
-    sharing = _Sharing(dtype, op, made, before, known)
+    is_kept = by_groups or dtype.itemsize <= 2  # wider tiles would fill the room if all stayed where they are
+    sharing = _Sharing(dtype, op, made, before, known if is_kept else {})
     shared = [sharing.of(value) for value in op.operands[how["is_held"] : 2]]
     how["is_first"] = by_groups and not how["is_promoted"] and not how["is_held"] and is_zero(op.operands[2], made)
     if how["is_held"]:

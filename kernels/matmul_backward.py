@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from matmul import ACCURACY, matrix, place_of, product
-from tiles import GENERAL, LARGE, SMALL, count, is_along, is_fastest, next_turn, store_tile, summed_in
+from tiles import GENERAL, LARGE, SMALL, count, in_use, is_along, is_fastest, next_turn, store_tile, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -14,11 +14,6 @@ D = gm.dtype_var("D", gm.Float)
 
 TILES = [LARGE, SMALL, GENERAL]
 CONFIGS = [gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in TILES]
-
-
-def in_use(D, STEP_BYTES):
-    """Wide elements have the tile for all calls: their transposes, in parts, would not stay in registers."""
-    return (D.itemsize == 2) | (STEP_BYTES == 64)
 
 
 def tiles_of(m, n, depth, BLOCK_M, BLOCK_N, B_TURNED):

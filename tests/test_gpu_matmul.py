@@ -100,9 +100,24 @@ def test_operands_may_start_anywhere(shift, random):
     assert kernels.matmul.info(a, b, torch.empty_like(a))["variant"] == ("g64" if shift else "a32")
 
 
+@pytest.mark.parametrize("turned", [(a, b) for a in (False, True) for b in (False, True)], ids=str)
+@pytest.mark.parametrize("sizes", [(100, 72, 40), (520, 1032, 264), (2048, 2048, 1024)], ids=str)
+def test_f32_exact_and_of_eleven_bits_in_every_order(sizes, turned, random):
+    m, n, depth = sizes
+    a = matrix(m, depth, torch.float32, random, is_turned=turned[0])
+    b = matrix(depth, n, torch.float32, random, is_turned=turned[1])
+    want = a.double() @ b.double()
+    for precision, most in (("exact", 4e-7), ("tf32", 1.5e-3)):
+        for _ in range(3):
+            out = torch.full_like(want, float("nan"), dtype=torch.float32)
+            kernels.matmul(a, b, out, PRECISION=precision)
+            assert (out.double() - want).norm() <= most * want.norm()
+
+
 def test_every_configuration_has_sizes_for_which_it_is_taken(random):
     seen = set()
     sizes = [(16, 64, 1024), *((n, n, 1024) for n in (512, 1024, 1088, 1536, 1664, 4096)), (4096, 4096, 512)]
+    sizes.append((2432, 1792, 1024))
     for dtype, (m, n, depth) in itertools.product(DTYPES.values(), sizes):
         for a_turned, b_turned in itertools.product((False, True), repeat=2):
             a = matrix(m, depth, dtype, random, is_turned=a_turned)

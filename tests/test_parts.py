@@ -7,12 +7,13 @@ import re
 import numpy as np
 import pytest
 
-from gristmill.compiler.compile import compile_variants
+from gristmill.compiler.compile import compile_variants, lower_variant
 from gristmill.compiler.ir import For, Op, walk
 from gristmill.compiler.layout import flatten
 from gristmill.compiler.targets import TARGETS
 from gristmill.compiler.tensor import ACROSS, IN_ORDER, group_accumulator, group_left, panel_bytes, panels
-from machines import MACHINES, kernel_of
+from gristmill.specialisation import VARIANTS
+from machines import MACHINES, kernel_of, shipped_kernels
 from test_pipeline import ops, prepared
 from test_windows_shapes import run_windows
 
@@ -142,3 +143,46 @@ def test_words_of_the_left_operand_come_from_all_banks_at_once(depth, is_across)
     for register in range(left.registers):
         places = [tile.offset(flatten(left.at(register, lane), left.shape)) for lane in range(32)]
         assert len({place % 32 for place in places}) == 32
+
+
+BOTH = """
+@gm.kernel(grid=1, num_warps=8, num_stages=3)
+def k(a: gm.ptr[gm.f32], b: gm.ptr[gm.f32], c: gm.ptr[gm.f32], depth: gm.shape["a", 1]):
+    left = tl.make_tensor_descriptor(a, [128, depth], [depth, 1], [128, 32])
+    right = tl.make_tensor_descriptor(b, [depth, 128], [128, 1], [32, 128])
+    same = tl.make_tensor_descriptor(a, [128, depth], [depth, 1], [128, 32])
+    for turn in range(2):
+        acc = tl.zeros((128, 128), tl.float32)
+        if turn == 0:
+            for start in range(0, depth, 32):
+                acc = tl.dot(left.load([0, start]), right.load([start, 0]), acc, input_precision="{precision}")
+        else:
+            for start in range(0, depth, 32):
+                acc = tl.dot(left.load([0, start]), same.load([0, start]).T, acc, input_precision="{precision}")
+        rows, columns = tl.arange(0, 128), tl.arange(0, 128)
+        tl.store(c + turn * 16384 + rows[:, None] * 128 + columns[None, :], acc)
+"""
+
+
+@pytest.mark.parametrize("precision", ["tf32x3", "tf32"])
+@pytest.mark.parametrize("depth", [32, 160])
+def test_loops_whose_tiles_lie_differently_share_the_room_of_their_rings(precision, depth):
+    kernel, rng = kernel_of(BOTH.format(precision=precision)), np.random.default_rng(depth)
+    a, b = (rng.integers(-9, 10, shape).astype("f4") for shape in ((128, depth), (depth, 128)))
+    c = np.full((2, 128, 128), 77, "f4")
+    run_windows(kernel, None, a, b, c)
+    np.testing.assert_array_equal(c[0], a.astype("f8") @ b)
+    np.testing.assert_array_equal(c[1], a.astype("f8") @ a.T)
+    names = [op.name for op in prepared(kernel).common.statements]
+    assert (names.count("ring"), names.count("ring_in"), names.count("pipe")) == (2, 2, 1)
+
+
+def test_gradients_of_f32_have_the_large_tile():
+    kernel = shipped_kernels()["matmul_backward"]
+    found = [
+        s for s in kernel.specialisations() if s.dtypes[0][1].name == "f32" and dict(s.constants)["BLOCK_N"] == 128
+    ]
+    assert len(found) == 2
+    for specialisation in found:
+        lowered = lower_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"], lambda stage, thing: None)
+        assert not lowered.overflows and "wgmma" in lowered.text

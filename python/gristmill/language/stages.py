@@ -29,6 +29,19 @@ def _(m: Any, op: Any) -> Any:
     return m.ring(op)
 
 
+@op("internal", kind="tile", lies_in_shared=True, is_shared_view=True)
+def ring_in(room: Any, tile: Tile, is_turned: bool, panel: int, elements: int) -> Value:
+    """A `ring` of other tiles in the memory of one whose tiles take as much."""
+    room = as_value(room)
+    how = {"is_turned": is_turned, "panel": panel, "elements": elements}
+    return emit("ring_in", tile.with_shape((room.type.shape[0], *tile.shape)), room, **how)
+
+
+@ring_in.lower(on="threads")
+def _(m: Any, op: Any, room: Any) -> Any:
+    return m.ring_in(op, room)
+
+
 @op("internal", kind="tile", effect="read", fills_shared=True)
 def copy(pointers: Any, ring: Any, slot: Any, guard: Any, mask: Any = None, **hints: Any) -> None:
     """Begin to copy what the pointers name to a slot if `guard` holds; 0 where `mask` does not."""

@@ -35,6 +35,7 @@ from gristmill.compiler.passes.plan import (
     Fixed,
     Load,
     Plan,
+    bytes_of,
     exchanged_bytes,
     fetch_small,
     fixed_loads,
@@ -44,6 +45,7 @@ from gristmill.compiler.passes.plan import (
     room_of,
     settled,
     sink_small,
+    slot_elements,
     views_of,
     written_arguments,
 )
@@ -88,8 +90,7 @@ def split(function: Function) -> bool:
     if any(plan.stages < _least(plan) for plan in plans):
         return False
     common = Block()
-    known = {shape: _rings(plan, common) for shape, plan in {_shape(p): p for p in plans}.items()}
-    rings = [known[_shape(plan)] for plan in plans]
+    rings = _all_rings(plans, common)
     slots = _fixed_slots(plans, fixed, function)
     single = [_ring([(f.load, f.share)], slots, common) for f in fixed]
     if all(map(_is_told, plans)):  # others' loops are split by masks, whose bounds say nothing of how long they are
@@ -123,10 +124,10 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, share
 
     What the hardware stores has a buffer for each of its chunks if that leaves enough stages: then none waits.
     """
-    needed = sum({_shape(plan): plan.stage_bytes for plan in plans}.values())
+    needed = sum({_room(plan): plan.stage_bytes for plan in plans}.values())
     stores = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window and not s.results]
 
-    least = LEFT_BYTES // function.blocks_per_sm
+    least = max(LEFT_BYTES // function.blocks_per_sm, _turned_bytes(function))
 
     def stages() -> int:
         others = [s for s in walk(function.body) if isinstance(s, Op) and s not in stores]
@@ -153,11 +154,19 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, share
         plan.stages = stages()
 
 
+def _turned_bytes(function: Function) -> int:
+    """What threads exchange to store tiles through pointers where rows of sums lie as the left operand is taken."""
+    ops = [s for s in walk(function.body) if isinstance(s, Op)]
+    is_taken = any(op.attributes.get("is_taken") for op in ops)
+    stored = [op.operands[1] for op in ops if op.row.effect == "write" and not op.row.is_window]
+    return max(map(bytes_of, stored), default=0) if is_taken else 0
+
+
 def _fixed_slots(plans: list[Plan], fixed: list[Fixed], function: Function) -> int:
     """Two if there is room: then producers fetch what the next round of loops needs while this one goes on."""
     stores = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_window and not s.results]
     stored = sum(exchanged_bytes(op) for op in stores)
-    filled = sum({_shape(plan): plan.stages * plan.stage_bytes for plan in plans}.values())
+    filled = sum({_room(plan): plan.stages * plan.stage_bytes for plan in plans}.values())
     exchanged = 0 if all(_is_chain(plan) for plan in plans) else LEFT_BYTES
     kept = sum(map(kept_bytes, _shares_of_steps(plans)))
     taken = filled + stored + kept + 2 * sum(f.bytes for f in fixed) + exchanged + LEAST_LEFT
@@ -210,19 +219,42 @@ def _plans(function: Function) -> list[Plan]:
     return [plan for loop in loops if (plan := plan_of(loop, function)) is not None]
 
 
-def _shape(plan: Plan) -> tuple[Any, ...]:
-    """What loops must have in common to share rings."""
+def _room(plan: Plan) -> tuple[Any, ...]:
+    """What loops must have in common to share a pipe and the room of rings."""
     return tuple(
-        tuple((load.results[0].type, share.attributes["is_turned"], load.row.is_window) for load, share in group)
+        tuple((x[0].results[0].type.dtype, slot_elements(x[0]), x[0].row.is_window, is_fetched(x)) for x in group)
         for group in plan.groups
     )
+
+
+def _shape(plan: Plan) -> tuple[Any, ...]:
+    """And what to share the rings themselves."""
+    return tuple(tuple((x.results[0].type, s.attributes["is_turned"]) for x, s in group) for group in plan.groups)
 
 
 Ring = tuple[Value, list[Value]]  # a pipe, and the slots of each load
 
 
-def _rings(plan: Plan, common: Block) -> list[Ring]:
-    return [_ring(group, plan.stages, common) for group in plan.groups]
+def _all_rings(plans: list[Plan], common: Block) -> list[list[Ring]]:
+    """The rings of each loop."""
+    first: dict[Any, list[Ring]] = {}
+    known: dict[Any, list[Ring]] = {}
+    for plan in plans:
+        room, shape = _room(plan), (_room(plan), _shape(plan))
+        if room not in first:
+            first[room] = known[shape] = [_ring(group, plan.stages, common) for group in plan.groups]
+        if shape not in known:
+            known[shape] = [_ring_in(g, ring, common) for g, ring in zip(plan.groups, first[room], strict=True)]
+    return [known[_room(plan), _shape(plan)] for plan in plans]
+
+
+def _ring_in(loads: list[Load], ring: Ring, common: Block) -> Ring:
+    pipe, slots = ring
+    with building(Builder(common)):
+        rings = zip(slots, loads, strict=True)
+        return pipe, [
+            ROWS["ring_in"](slot, x.results[0].type, s.attributes["is_turned"], *room_of(x)) for slot, (x, s) in rings
+        ]
 
 
 def _ring(loads: list[Load], stages: int, common: Block) -> Ring:

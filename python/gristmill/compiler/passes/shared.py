@@ -98,8 +98,8 @@ class _Placer:
     def _common(self) -> list[Place]:
         """Give places for the whole kernel to what producers fill while consumers do something else."""
         found: list[Place] = []
-        for op in self.function.common.statements if self.function.common else []:
-            assert isinstance(op, Op)
+        common = self.function.common.statements if self.function.common else []
+        for op in (s for s in common if isinstance(s, Op) and s.row.is_kept):
             (size, *_), _ = notes(self.function, op)
             assert size is not None
             op.places = (self._new(size, found, op.row.place_alignment),)

@@ -150,6 +150,9 @@ class TensorMachine(Machine):
     def ring(self, op: Op) -> Any:
         return thread_products.ring(self, op)
 
+    def ring_in(self, op: Op, room: Any) -> Any:
+        return thread_products.ring_in(op, room)
+
     def pipe(self, op: Op) -> Any:
         return thread_products.pipe(self, op)
 

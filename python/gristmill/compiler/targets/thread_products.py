@@ -87,13 +87,24 @@ def turned(tile: Shared) -> Shared:
 
 def ring(m: Any, op: Op) -> Shared:
     """Room for several tiles, one behind the other."""
-    slots, *given = op.results[0].type.shape
+    kind = op.results[0].type
+    (memory,) = m.scratch([kind.dtype], kind.shape[0] * op.attributes["elements"])
+    return _slots(op, memory)
+
+
+def ring_in(op: Op, room: Shared) -> Shared:
+    """Other tiles in the room of a ring, which take as much."""
+    return _slots(op, room.memory)
+
+
+def _slots(op: Op, memory: V) -> Shared:
+    """Tiles of a ring as they lie in memory."""
+    _, *given = op.results[0].type.shape
     shape, inner = tuple(given), len(given) - 1
     if op.attributes["is_turned"]:
         shape, inner = shape[::-1], len(given) - 1 - inner
     dtype, panel, elements = op.results[0].type.dtype, op.attributes["panel"], op.attributes["elements"]
     assert isinstance(dtype, Dtype)
-    (memory,) = m.scratch([dtype], slots * elements)
     arrangement = panels(shape, inner, dtype.itemsize, panel) if len(shape) > 1 else in_order(shape)
     return Shared(memory, arrangement, shape, inner, dtype, panel, elements)
 

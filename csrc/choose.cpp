@@ -271,41 +271,58 @@ std::optional<Variant> serving_variant(const KernelIndex& index, const Specialis
     return has_empty_outputs(index, arguments) ? std::optional(Variant::aligned32) : std::nullopt;
 }
 
+// Whether two specialisations are alike in all that no configuration sets.
+bool is_alternative(const Kernel& kernel, const Specialisation& a, const Specialisation& b) {
+    if (!std::ranges::equal(a.dtypes, b.dtypes)) return false;
+    for (std::size_t i = 0; i < a.constants.size(); ++i)
+        if (!(kernel.configured >> i & 1) && !is_equal(a.constants[i], b.constants[i])) return false;
+    return true;
+}
+
 // Goes through the specialisations in declared order.
 class Search {
 public:
     Search(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances)
         : index_(index), arguments_(arguments), circumstances_(circumstances) {}
 
-    // The first that fits, is preferred and has code for the call.
-    std::optional<Choice> first(Code prefer) {
+    // The one that fits, has code for the call and is preferred most: the first of equals.
+    std::optional<Choice> best() {
         const Kernel& kernel = index_.kernel;
         if (!kernel.dtype_vars.empty() && arguments_.dtypes[0] != unbound) {
             for (const auto row : index_.with_first_dtype(arguments_.dtypes[0]))
-                if (const auto choice = take(kernel.specialisations[row], prefer)) return choice;
-            return std::nullopt;
+                if (is_found(kernel.specialisations[row])) break;
+        } else {
+            for (const auto& row : kernel.specialisations)
+                if (is_found(row)) break;
         }
-        for (const auto& row : kernel.specialisations)
-            if (const auto choice = take(row, prefer)) return choice;
-        return std::nullopt;
+        return best_;
     }
     // The first that would have been taken, but for the alignment; null: none.
     const Specialisation* unaligned() const { return unaligned_; }
 
 private:
-    std::optional<Choice> take(const Specialisation& row, Code prefer) {
-        if (!fits(index_.kernel, row, arguments_, circumstances_)) return std::nullopt;
-        if (!holds(prefer, index_.kernel, row, arguments_, circumstances_.sm_count)) return std::nullopt;
-        if (const auto variant = serving_variant(index_, row, arguments_, circumstances_.source))
-            return Choice{&row, *variant};
+    // Looks at a specialisation; returns whether no other one can be better.
+    bool is_found(const Specialisation& row) {
+        const Kernel& kernel = index_.kernel;
+        if (!fits(kernel, row, arguments_, circumstances_)) return false;
+        const std::int64_t rank = kernel.prefer.empty() ? 0 : evaluate_for(kernel, row, arguments_,
+                                                                           circumstances_.sm_count, kernel.prefer);
+        if (best_ && (rank <= rank_ || !is_alternative(kernel, row, *best_->specialisation))) return false;
+        if (const auto variant = serving_variant(index_, row, arguments_, circumstances_.source)) {
+            best_ = Choice{&row, *variant};
+            rank_ = rank;
+            return kernel.prefer.empty();
+        }
         if (!unaligned_) unaligned_ = &row;
-        return std::nullopt;
+        return false;
     }
 
     const KernelIndex& index_;
     const Arguments& arguments_;
     const Circumstances& circumstances_;
     const Specialisation* unaligned_ = nullptr;
+    std::optional<Choice> best_;
+    std::int64_t rank_ = 0;
 };
 
 Choice check_only(const KernelIndex& index, const Arguments& arguments, const Circumstances& circumstances,
@@ -334,14 +351,6 @@ std::optional<Choice> tuned_choice(const KernelIndex& index, const Arguments& ar
                            return true;
                        });
     return choice;
-}
-
-// Whether two specialisations are alike in all that no configuration sets.
-bool is_alternative(const Kernel& kernel, const Specialisation& a, const Specialisation& b) {
-    if (!std::ranges::equal(a.dtypes, b.dtypes)) return false;
-    for (std::size_t i = 0; i < a.constants.size(); ++i)
-        if (!(kernel.configured >> i & 1) && !is_equal(a.constants[i], b.constants[i])) return false;
-    return true;
 }
 
 }  // namespace
@@ -410,9 +419,7 @@ Choice choose(const KernelIndex& index, const Arguments& arguments, const Circum
     if (only) return check_only(index, arguments, circumstances, *only);
     if (const auto tuned = tuned_choice(index, arguments, circumstances)) return *tuned;
     Search search(index, arguments, circumstances);
-    if (const auto choice = search.first(index.kernel.prefer)) return *choice;
-    if (!index.kernel.prefer.empty())
-        if (const auto choice = search.first({})) return *choice;
+    if (const auto choice = search.best()) return *choice;
     if (search.unaligned()) fail_alignment(index, arguments, circumstances.source, *search.unaligned(), false);
     fail_choice(index.kernel, arguments);
 }

@@ -2,7 +2,7 @@
 
 import math
 
-from tiles import CUDA, padded, summed_in
+from tiles import CUDA, GROUPS, WARPS, padded, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -13,22 +13,23 @@ D = gm.dtype_var("D", gm.Float)
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
 # PAIRED: two programs share a multiprocessor, so that one computes while the other one stores.
-PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_stages": 3, "blocks_per_sm": 2}
+PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_stages": 3, "aligned": True}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
-    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
-    {"BLOCK_M": 256, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA},
-    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
-    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
-    {"BLOCK_M": 136, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **CUDA},
+    {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True, **GROUPS},
+    {"BLOCK_M": 256, "BLOCK_N": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **GROUPS},
+    {"BLOCK_M": 128, "BLOCK_N": 192, "num_warps": 8, "num_stages": 5, "aligned": True, **GROUPS},
+    {"BLOCK_M": 144, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **GROUPS},
+    {"BLOCK_M": 136, "BLOCK_N": 128, "num_warps": 8, "num_stages": 5, "aligned": True, **GROUPS},
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
-    {**PAIR, "aligned": True, **CUDA},
-    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True},
+    {**PAIR, "blocks_per_sm": 2, **GROUPS},
+    {**PAIR, **WARPS},
+    {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True, "warpgroups": True},
     SMALL,
 ]
 TILES = [{"PAIRED": False, **tile} for tile in TILES]
 CONFIGS = [gm.Config(**tile, A_TURNED=False, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TILES]
-TURNED = [{**tile, "A_TURNED": True, "aligned": True} for tile in TILES]
+TURNED = [{**tile, "A_TURNED": True, "aligned": True, "warpgroups": None} for tile in TILES]
 CONFIGS += [gm.Config(**tile, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TURNED]
 # Other strides, and turned rows that are not aligned, come element by element: one configuration is enough for them.
 CONFIGS += [gm.Config(**SMALL, PAIRED=False, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
@@ -71,22 +72,14 @@ def suits(
     return is_matrix & agrees & (ANY_STRIDES | is_dense)
 
 
-def is_best(m, n, depth, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, ANY_STRIDES):
-    """Whether a tile is the one to take, where there are several."""
-    return ANY_STRIDES | A_TURNED | is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED)
+def rank(m, n, depth, BLOCK_M, BLOCK_N, PAIRED, ANY_STRIDES):
+    """The larger the less time a tile takes, which is many times as long where it is read element by element."""
+    return -time_of(m, n, depth, BLOCK_M, BLOCK_N, PAIRED) * gm.where(ANY_STRIDES, 64, 1)
 
 
-def is_fastest(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
-    """Whether no tile takes less time; of the last two, which all dtypes have, whether the other one does not."""
-    small, medium = time(m, n, depth, 64, 64), time(m, n, depth, 128, 128)
-    least = gm.minimum(gm.minimum(small, medium), time_of_pairs(m, n, depth))
-    wide = gm.where(BLOCK_M == 256, time(n, m, depth, 128, 256), time(m, n, depth, 128, 256))
-    for rows, columns in ((16, 64), (128, 192), (144, 128), (136, 128), (64, 128)):
-        least = gm.minimum(least, time(m, n, depth, rows, columns))
-    own = gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
-    own, least = gm.where(BLOCK_M * BLOCK_N == 32768, wide, own), gm.minimum(least, wide)
-    is_least = own <= gm.where((BLOCK_M == 128) & (BLOCK_N == 128) & ~PAIRED, small, least)
-    return ((BLOCK_M == 64) & (BLOCK_N == 64)) | is_least
+def time_of(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
+    """What a product takes by a configuration."""
+    return gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
 
 
 def time(m, n, depth, rows, columns):
@@ -96,6 +89,7 @@ def time(m, n, depth, rows, columns):
     the depth of a tile takes as long as 64 of it.
     """
     cost = gm.where(rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 102, 104)), 102)
+    cost = gm.where(rows == 256, 100, cost)
     cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
     return rounds * (rows * columns * cost) * (depth + 64)
@@ -122,7 +116,7 @@ KEY = ["m", "n", "depth", "a_column == 1", "b_column == 1"]
     where=in_use,
     grid=programs,
     pick=suits,
-    prefer=is_best,
+    prefer=rank,
     key=KEY,
     padded=is_worth_copies,
     backward="matmul_backward",
@@ -193,9 +187,9 @@ def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_colum
     return is_layer & agrees
 
 
-def is_best_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PAIRED):
-    """As `is_fastest`, for all rows of an array of any rank."""
-    return is_fastest(out_size // n, n, depth, BLOCK_M, BLOCK_N, PAIRED)
+def rank_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PAIRED):
+    """As `rank`, for all rows of an array of any rank."""
+    return -time_of(out_size // n, n, depth, BLOCK_M, BLOCK_N, PAIRED)
 
 
 @gm.kernel(
@@ -203,7 +197,7 @@ def is_best_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PAIRED):
     where=fits,
     grid=programs_of_rows,
     pick=suits_rows,
-    prefer=is_best_of_rows,
+    prefer=rank_of_rows,
     key=["out_size // n", "n", "depth"],
     backward="linear_backward",
 )

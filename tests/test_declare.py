@@ -293,6 +293,13 @@ def test_prefer_and_key_are_code(tmp_path):
     assert (plain.prefer, plain.key, plain.configured) == ((), (), ())
 
 
+def test_prefer_may_give_a_number(tmp_path):
+    kernel = declare(tmp_path, "BLOCK=[64, 128], grid=1, prefer=lambda n, BLOCK: -gm.cdiv(n, BLOCK)")
+    assert [evaluate(kernel.prefer, (None, 300), (block,)) for block in (64, 128)] == [-5, -3]
+    with pytest.raises(DeclarationError, match=r"`prefer` must give a condition or an integer, found `1\.5`"):
+        declare(tmp_path, "BLOCK=[64], grid=1, prefer=lambda n, BLOCK: 1.5")
+
+
 def test_bool_scalars_and_constants_are_conditions(tmp_path):
     kernel = declare(
         tmp_path, "C=[True], grid=1, pick=lambda C, flag: C & ~flag", "x: gm.ptr[D], flag: gm.bool_, C: gm.constexpr"

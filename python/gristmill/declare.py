@@ -32,7 +32,15 @@ from gristmill.signature import (
 )
 from gristmill.specialisation import VARIANTS, Config, Specialisation, Variant
 from gristmill.symbolic import Code
-from gristmill.tracing import symbols, trace_condition, trace_grid, trace_key, with_extents, without_constants
+from gristmill.tracing import (
+    symbols,
+    trace_condition,
+    trace_grid,
+    trace_key,
+    trace_preference,
+    with_extents,
+    without_constants,
+)
 
 __all__ = [
     "VARIANTS",
@@ -146,10 +154,10 @@ def kernel(function: object = None, /, **given: object) -> Kernel | Callable[[Ca
     `NAME=[...]` lists the values of a constant, or the dtypes of a dtype variable (`dtypes=[...]` if there is one);
     the first is preferred. `configs` sets constants together, with `num_warps` and `num_stages`. `where` says at build
     time which combinations to keep. `grid` gives the number of programs, `pick` tells at a call whether a combination
-    can serve it, `prefer` which of those to take first, in declared order, and `padded` whether matrices that are not
-    aligned are worth a copy that is (`docs/padding.md`): all are traced once with symbols. `key` lists what a tuned
-    table tells calls apart by: index parameters, or expressions of them, as in `key=["m", "n"]`. `backward` names the
-    gradient kernel.
+    can serve it, `prefer` which of those to take: that for which it is largest (a condition that holds is 1), the first
+    of equals; and `padded` whether matrices that are not aligned are worth a copy that is (`docs/padding.md`): all are
+    traced once with symbols. `key` lists what a tuned table tells calls apart by: index parameters, or expressions of
+    them, as in `key=["m", "n"]`. `backward` names the gradient kernel.
     Raises DeclarationError at the author's line for everything that does not fit together.
     """
     scope = _names_in(sys._getframe(1))
@@ -218,7 +226,7 @@ def assemble(declared: Declared, given: Mapping[str, object]) -> Kernel:
             dtype_vars=_occurring_dtypes(dtype_sets, expanded),
             grid=trace_grid(given.get("grid"), names, site),
             pick=trace_condition("pick", given.get("pick"), names, site),
-            prefer=trace_condition("prefer", given.get("prefer"), names, site),
+            prefer=trace_preference(given.get("prefer"), names, site),
             key=key,
             padded=trace_condition(
                 "padded", given.get("padded"), without_constants(names, signature.constant_names), site

@@ -16,7 +16,8 @@ from gristmill.symbolic import Code, Expr
 _FIXES = {
     "grid": "write a function of index parameters and constants, as in `grid=lambda n, BLOCK: gm.cdiv(n, BLOCK)`",
     "pick": "write a condition on index parameters and constants, as in `pick=lambda n, BLOCK: n <= BLOCK`",
-    "prefer": "write a condition on index parameters and constants, as in `prefer=lambda n, BLOCK: n > 8 * BLOCK`",
+    "prefer": "write a condition or a number of index parameters, as in "
+    "`prefer=lambda n, BLOCK: -gm.cdiv(n, BLOCK) * BLOCK`",
     "key": 'write index parameters and integer scalars, or expressions of them, as in `key=["m", "n // 16"]`',
     "padded": "write a condition on index parameters, as in `padded=lambda m, n: m * n >= 1000000`",
     "where": "write a condition on dtypes and constants, as in `where=lambda D, BLOCK: BLOCK * D.itemsize <= 65536`",
@@ -142,6 +143,17 @@ def trace_condition(what: str, condition: object, names: Mapping[str, object], s
         found = "a number" if isinstance(result, Expr) else f"`{result!r}`"
         raise at(site.of_value(what), f"`{what}` must give a condition, found {found}", _FIXES[what])
     return _lifted(result, what, site)
+
+
+def trace_preference(preference: object, names: Mapping[str, object], site: Site) -> Code:
+    """Return code that is the larger the more a specialisation is to be preferred for a call; () for none."""
+    if preference is None:
+        return ()
+    result = call_by_name(preference, names, "prefer", site)
+    if not isinstance(result, (bool, int, Expr)):
+        found = f"found `{result!r}`"
+        raise at(site.of_value("prefer"), f"`prefer` must give a condition or an integer, {found}", _FIXES["prefer"])
+    return _lifted(result, "prefer", site)
 
 
 def trace_key(key: object, names: Mapping[str, object], site: Site) -> tuple[tuple[str, Code], ...]:

@@ -1,9 +1,10 @@
 // twice(x, y, n = size x, TILE, FLIP): y = 2 x, or -2 x; three tiles, of which the first takes long and the last gives
 // something else. Included in the tables, within their namespaces.
 //
-// The first tile is preferred; for n = 4096 on the stub's device the table built in says otherwise.
+// The first tile is preferred, but above 500000 the longest: 1 if TILE == 1, and TILE more if n > 500000. For n = 4096 on the
+// stub's device the table built in says otherwise.
 constexpr std::int64_t twice_n[] = {1, 2}, twice_grid[] = {1, 2, 0, 1024, 10}, twice_pick[] = {2, 0, 1, 2, 12},
-                       twice_prefer[] = {2, 0, 0, 1, 13}, twice_odd[] = {1, 2, 0, 2, 7};
+                       twice_prefer[] = {2, 0, 0, 1, 13, 0, 500000, 1, 2, 11, 2, 0, 5, 3}, twice_odd[] = {1, 2, 0, 2, 7};
 constexpr Code twice_grids[] = {twice_grid}, twice_key[] = {twice_n, twice_odd};
 constexpr const char *twice_names[] = {"TILE", "FLIP"}, *twice_key_names[] = {"n", "n % 2"};
 constexpr Parameter twice_parameters[] = {pointer("x", 0, Dtype::f32, false, twice_n),

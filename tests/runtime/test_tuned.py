@@ -104,6 +104,14 @@ def test_preferred_specialisations_come_first_and_the_others_serve_too(native, s
     assert [launch.entry for launch in stub.launches] == ["twice_fast_a32"]
 
 
+def test_the_most_preferred_one_with_code_for_the_call_is_taken_the_first_of_equals(native):
+    assert chosen(native, 500_000) == (SLOW, "formula")
+    assert chosen(native, 500_001) == (WRONG, "formula")
+    assert chosen(native, 500_001, FLIP=True) == ("twice__f32__1__true", "formula")
+    # The longest has no code for this call, and the others are preferred alike.
+    assert chosen(native, 500_001, offset=4) == (SLOW, "formula")
+
+
 # ---- tables that are loaded ----------------------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from gristmill.dtypes import Dtype, dt_numpy, parse_dtype
 from gristmill.errors import GristmillError
 from gristmill.language.arrays import computed, to_dtype, to_float8
 from gristmill.language.float8 import is_float8
-from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import VARIANTS, Constants, Specialisation, Variant
 from gristmill.symbolic import Code, evaluate
 
 REGION_BITS = 40  # elements of one array's share of the address space
@@ -402,17 +402,24 @@ def _fitting(
 def _suiting(
     kernel: Kernel, values: Mapping[str, Any], constants: Mapping[str, Any], kind: str
 ) -> Iterator[Specialisation]:
-    """Those that `pick` holds for, and of these first those that `prefer` holds for; each in declared order."""
+    """Those that `pick` holds for: by listed values, and of these first those for which `prefer` is largest."""
     found = _dtypes(kernel, values)
 
-    def holds(code: Code, candidate: Specialisation) -> bool:
-        return not code or bool(_evaluate(code, kernel, values, candidate))
+    def value(code: Code, candidate: Specialisation) -> int:
+        return int(_evaluate(code, kernel, values, candidate)) if code else 1
 
     typed = [s for s in kernel.specialisations() if dict(s.dtypes) == found]
     served = [s for s in typed if not kind or s.serves(kind)]
     fitting = [s for s in served if constants.items() <= dict(s.constants).items()]
-    suiting = (s for s in fitting if holds(kernel.pick, s))
-    yield from sorted(suiting, key=lambda s: not holds(kernel.prefer, s)) if kernel.prefer else suiting
+    suiting = (s for s in fitting if value(kernel.pick, s))
+    if not kernel.prefer:
+        yield from suiting
+        return
+    by_listed: dict[Constants, list[Specialisation]] = {}
+    for s in suiting:
+        by_listed.setdefault(tuple(c for c in s.constants if c[0] not in kernel.configured), []).append(s)
+    for alike in by_listed.values():
+        yield from sorted(alike, key=lambda s: -value(kernel.prefer, s))
 
 
 def _has_code(candidate: Specialisation, obstacle: Obstacle) -> bool:

@@ -6,7 +6,7 @@ import gristmill.language as tl
 # A CPU takes the large tile, and the one for all calls.
 CUDA = {"device": "cuda"}
 GROUPS, WARPS = CUDA | {"warpgroups": True}, CUDA | {"warpgroups": False}
-WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **CUDA}
+WIDE = {"BLOCK_M": 128, "BLOCK_N": 256, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 4, "aligned": True, **GROUPS}
 LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "STEP_BYTES": 128, "num_warps": 8, "num_stages": 6, "aligned": True}
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "STEP_BYTES": 128, "num_warps": 4, "num_stages": 6, "aligned": True, **CUDA}
 # For all calls: elements that are not aligned come one by one, and more of them at once would not stay in registers.

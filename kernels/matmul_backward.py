@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 from matmul import ACCURACY, matrix, place_of, product
-from tiles import GENERAL, LARGE, SMALL, count, in_use, is_along, is_fastest, next_turn, store_tile, summed_in
+from tiles import GENERAL, LARGE, SMALL, WIDE, count, in_use, is_along, is_fastest, next_turn, summed_in
 
 import gristmill as gm
 import gristmill.language as tl
@@ -12,7 +12,7 @@ from gristmill.cases import Case, Cost, spec
 
 D = gm.dtype_var("D", gm.Float)
 
-TILES = [LARGE, SMALL, GENERAL]
+TILES = [WIDE, LARGE, SMALL, GENERAL]
 CONFIGS = [gm.Config(**tile, B_TURNED=is_turned) for is_turned in (False, True) for tile in TILES]
 
 
@@ -104,17 +104,18 @@ def gradients_of_rows(
     by_columns = matrix(dout, m, n, dout_row, 1, STEP, BLOCK_N, False)
     left = matrix(a, depth, m, 1, a_row, BLOCK_M, STEP, True)
     right = matrix(b, n, depth, 1, b_row, STEP, BLOCK_N, True)
+    to_da = matrix(da, m, depth, da_row, 1, BLOCK_M, BLOCK_N, False)
+    to_db = matrix(db, depth, n, db_row, 1, BLOCK_M, BLOCK_N, False)
     tiles = tiles_in(m, depth, BLOCK_M, BLOCK_N)
     for tile in range(tl.program_id(0), tiles + tiles_in(depth, n, BLOCK_M, BLOCK_N), tl.num_programs(0)):
         if tile < tiles:
-            p, rows, columns, stride = da, m, depth, da_row
             row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
             sums = product(by_rows, right, row, column, n, BLOCK_M, BLOCK_N, STEP, dtype, False, True)
+            to_da.store([row, column], sums.to(dtype))
         else:
-            p, rows, columns, stride = db, depth, n, db_row
             row, column = place_of(tile - tiles, depth, n, BLOCK_M, BLOCK_N)
             sums = product(left, by_columns, row, column, m, BLOCK_M, BLOCK_N, STEP, dtype, True, False)
-        store_tile(p, row, column, rows, columns, stride, sums)
+            to_db.store([row, column], sums.to(dtype))
 
 
 def gradients(dout, m, n, dout_row, x, depth, x_row, w, w_row, dx, dx_row, dw, dw_row, BLOCK_M, BLOCK_N, STEP, dtype):
@@ -123,18 +124,19 @@ def gradients(dout, m, n, dout_row, x, depth, x_row, w, w_row, dx, dx_row, dw, d
     by_columns = matrix(dout, n, m, 1, dout_row, BLOCK_M, STEP, True)
     along = matrix(w, n, depth, w_row, 1, STEP, BLOCK_N, False)
     right = matrix(x, m, depth, x_row, 1, STEP, BLOCK_N, False)
+    to_dx = matrix(dx, m, depth, dx_row, 1, BLOCK_M, BLOCK_N, False)
+    to_dw = matrix(dw, n, depth, dw_row, 1, BLOCK_M, BLOCK_N, False)
     tiles = tiles_in(m, depth, BLOCK_M, BLOCK_N)
     all_tiles = tiles + tiles_in(n, depth, BLOCK_M, BLOCK_N)
     for tile in range(tl.program_id(0), all_tiles, tl.num_programs(0)):
         if tile < tiles:
-            p, rows, stride = dx, m, dx_row
             row, column = place_of(tile, m, depth, BLOCK_M, BLOCK_N)
             sums = product(by_rows, along, row, column, n, BLOCK_M, BLOCK_N, STEP, dtype, False, False)
+            to_dx.store([row, column], sums.to(dtype))
         else:
-            p, rows, stride = dw, n, dw_row
             row, column = place_of(tile - tiles, n, depth, BLOCK_M, BLOCK_N)
             sums = product(by_columns, right, row, column, m, BLOCK_M, BLOCK_N, STEP, dtype, True, False)
-        store_tile(p, row, column, rows, depth, stride, sums)
+            to_dw.store([row, column], sums.to(dtype))
     return all_tiles
 
 

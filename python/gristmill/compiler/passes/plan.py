@@ -6,7 +6,6 @@ What is copied ahead must be there ahead: nothing that the loop writes, nor what
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gristmill.compiler.ir import (
@@ -293,8 +292,16 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     read = {v for s in loop.body.statements for v in s.operands}
     others_outside = (s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s.results[0] in read)
     kept = sum(kept_bytes(op) for op in {*others, *others_outside} - gone)
-    moved = 0 if any(op.attributes["has_rows"] for op in products_in(loop.body)) else exchanged(others)
+    if any(op.attributes["has_rows"] for op in products_in(loop.body)):
+        others = [op for op in others if not _stays_in_warp(op)]
+    moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0
+
+
+def _stays_in_warp(op: Op) -> bool:
+    """Whether an op exchanges nothing where warps have whole rows of products, and of what follows from them."""
+    is_added = op.row.effect == "update" and op.attributes.get("is_used") is False
+    return op.row.goes_along_axis or op.row.is_for_held or op.row.is_shared_view or is_added
 
 
 def bytes_of(value: Value) -> int:
@@ -319,11 +326,6 @@ def exchanged_bytes(op: Op) -> int:
     if row.result_layout:
         return MOST_WARPS * sum(map(bytes_of, op.results))
     return max(map(bytes_of, op.operands), default=0)
-
-
-def exchanged(ops: Iterable[Op]) -> int:
-    """The most that threads exchange at once for any of these."""
-    return max(map(exchanged_bytes, ops), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Statement]) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from gristmill.cases import Case, Spec, spec_of
 from gristmill.declare import Kernel, Specialisation, check_pairs
 from gristmill.dtypes import dt_numpy
-from machines import RAGGED, on_each_machine, shipped_kernels
+from machines import RAGGED, RUNNERS, on_each_machine, shipped_kernels
 
 PAIRS = [(kernel, dtypes) for kernel in shipped_kernels().values() for dtypes in {s.dtypes: 0 for s in kernel.expanded}]
 NAMES = [f"{kernel.name}-{'-'.join(d.name for _, d in dtypes)}" for kernel, dtypes in PAIRS]
@@ -66,7 +68,14 @@ def test_unaligned_views_give_the_same(run):
         run(kernel, None, **arguments)
         run(kernel, None, **shifted)
         for name in spec.outputs:
-            assert arguments[name].tobytes() == shifted[name].tobytes(), kernel.name
+            assert are_alike(arguments[name], shifted[name], run), kernel.name
+
+
+def are_alike(x: np.ndarray, y: np.ndarray, run: Any) -> bool:
+    """The same bits; on a device, whose assembler fuses products and sums as it likes, nearly so."""
+    if x.tobytes() == y.tobytes():
+        return True
+    return run is RUNNERS.get("cuda") and np.allclose(x.astype("f8"), y.astype("f8"), rtol=4 * np.finfo("f4").eps)
 
 
 def shift(array: np.ndarray) -> np.ndarray:

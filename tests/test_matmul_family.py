@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gristmill.cases import spec_of
-from gristmill.compiler.compile import compile_variant
+from gristmill.compiler.compile import compile_variant, lower_variant
 from gristmill.compiler.interpreter import _choose, _fill
 from gristmill.compiler.simt.run import run_simulated
 from gristmill.compiler.targets import TARGETS
@@ -478,3 +478,18 @@ def test_blocks_of_halves_are_copied_by_the_hardware(kernel):
         assert {m.parameter for m in code.tensor_maps} >= operands
         assert b"wgmma.mma_async" in code.code
         assert b"cp.async.ca" not in code.code and b"cp.async.cg" not in code.code
+
+
+# ---- what fits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["linear_activated", "linear_backward", "matmul_backward", "grouped_matmul"])
+def test_tiles_that_warpgroups_multiply_fit_a_block(name):
+    """What is stored while other tiles are moved counts against the stages of loops."""
+    kernel = shipped_kernels()[name]
+    large = [s for s in kernel.specialisations() if s.only_aligned and dict(s.constants)["BLOCK_N"] >= 128]
+    for specialisation in {(s.dtypes, dict(s.constants)["BLOCK_N"]): s for s in large}.values():
+        if specialisation.warpgroups is False or specialisation.dtypes[0][1].name == "f64":
+            continue
+        lowered = lower_variant(kernel, specialisation, VARIANTS[0], TARGETS["sm_90a"], lambda stage, thing: None)
+        assert not lowered.overflows and lowered.shared_bytes <= TARGETS["sm_90a"].shared_bytes, specialisation.id

@@ -129,9 +129,11 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, share
 
     least = max(LEFT_BYTES // function.blocks_per_sm, _turned_bytes(function))
 
+    brought = LEFT_BYTES if _brings_tiles(stores, function) else 0
+
     def stages() -> int:
         others = [s for s in walk(function.body) if isinstance(s, Op) and s not in stores]
-        exchanged = max(max(map(exchanged_bytes, others)), sum(map(exchanged_bytes, stores)))
+        exchanged = max(max(map(exchanged_bytes, others)), sum(map(exchanged_bytes, stores)) + brought)
         room = function.shared_bytes - max(least, exchanged) - kept - BARRIER_BYTES
         return min(*(p.stages for p in plans), room // needed)
 
@@ -152,6 +154,13 @@ def _set_stages(plans: list[Plan], fixed: list[Fixed], function: Function, share
             break
     for plan in plans:
         plan.stages = stages()
+
+
+def _brings_tiles(stores: list[Op], function: Function) -> bool:
+    """Whether tiles are loaded and moved to where sums lie, while the hardware stores the ones before."""
+    shapes = {op.operands[-1].type.shape for op in stores}
+    loads = [s for s in walk(function.body) if isinstance(s, Op) and s.row.effect == "read" and not s.row.is_window]
+    return any(op.results[0].type.shape in shapes for op in loads)
 
 
 def _turned_bytes(function: Function) -> int:

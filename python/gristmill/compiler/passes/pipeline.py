@@ -12,9 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gristmill import dtypes as dt
-from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value
+from gristmill.compiler.ir import Block, For, Function, Op, Statement, Value, definitions, made_in, products_in
 from gristmill.compiler.op import ROWS, Builder, building, current
 from gristmill.compiler.passes import roles
+from gristmill.compiler.passes.offsets import rebased
 from gristmill.compiler.passes.plan import Plan, plan_of, settled
 from gristmill.compiler.passes.simplify import drop_unused
 from gristmill.compiler.passes.windows import windows_of
@@ -35,7 +36,7 @@ def _block(block: Block, function: Function) -> None:
         for inner in statement.blocks:
             _block(inner, function)
         plan = plan_of(statement, function) if isinstance(statement, For) else None
-        statements += _Pipeline(plan).statements() if plan else [statement]
+        statements += _Pipeline(plan, definitions(function.body)).statements() if plan else [statement]
     block.statements[:] = statements
 
 
@@ -48,8 +49,9 @@ class _State:
 
 
 class _Pipeline:
-    def __init__(self, plan: Plan):
-        self.plan, self.loop = plan, plan.loop
+    def __init__(self, plan: Plan, made: dict[Value, Statement]):
+        self.plan, self.loop, self.made = plan, plan.loop, made
+        self.is_chain = any(op.attributes["is_held"] for op in products_in(plan.loop.body))
         self.open = plan.open_sums() if plan.stages > 2 else []
         self.ahead = plan.stages - (2 if self.open else 1)  # steps that copies are: one slot more is read while open
         self.rings: list[Value] = []
@@ -78,6 +80,8 @@ class _Pipeline:
             _repeat(op, mapping)
         for (load, _), ring in zip(self.plan.loads, self.rings, strict=True):
             pointers, *mask = (mapping.get(v, v) for v in load.operands[:2])
+            if self.is_chain:  # its sums and words leave few registers for addresses
+                pointers = rebased(pointers, self.made | made_in(current().block))
             ROWS["copy"](pointers, ring, slot, guard, *mask, **load.attributes)
         ROWS["commit"]()
         following = [loop.body.yields[i] for i in self.plan.carried]

@@ -83,7 +83,7 @@ WRONG = {
     "no such stage": (
         {"stage": "sass"},
         "there is no stage `sass` for sm_90a",
-        "use one of tile, unroll, carried, signs, simplify,",
+        "use one of tile, unroll, units, carried, signs, simplify,",
     ),
     "stage of another machine": ({"stage": "object"}, "there is no stage `object` for sm_90a", "ptx"),
     "tiles held in shared memory on the host": (

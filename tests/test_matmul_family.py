@@ -465,7 +465,9 @@ def test_tiles_go_by_the_size_of_all_products_together():
         w, ends = matrices(groups, 512, 4096), np.zeros(groups, np.int32)
         assert sides(GROUPED, x=x, w=w, ends=ends, out=matrices(4096, 4096))[0] == side
     large = matrices(4096, 4096)
-    assert sides(BACKWARD, dout=large, a=large, b=large, da=large, db=large) == (128, 128)
+    assert sides(BACKWARD, dout=large, a=large, b=large, da=large, db=large) == (128, 256)
+    wide = dict.fromkeys(("dout", "a", "b", "da", "db"), large.astype("f4"))
+    assert sides(BACKWARD, **wide) == (128, 128)
     exact = dict.fromkeys(("dout", "a", "b", "da", "db"), large.astype("f8"))
     assert sides(BACKWARD, **exact)[0] == 64
 

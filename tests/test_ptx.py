@@ -99,7 +99,7 @@ def allowed_bytes(entry: Entry) -> float:
     if "STEP" in constants and constants.get("ROWS") in (32, 64):
         return float("inf")  # gradients of attention in the tile for all calls: sums of five products do not fit
     if entry.specialisation.warpgroups is not True and "HEAD" in constants:
-        return 64  # where warps multiply: attention's sums, weights and operands fill the registers
+        return 96  # where warps multiply: attention's sums, weights and operands fill the registers
     return max(LOCAL_BYTES.get(d.name, 0) for _, d in entry.specialisation.dtypes)
 
 

@@ -377,12 +377,12 @@ def test_four_warps_copy_where_one_operand_is_read_through_pointers(name):
 RINGS = {
     "other operands": ["ring"] * 4 + ["pipe"],
     "one loop behind another": ["ring", "ring", "pipe"],
-    "one loop behind another, of other blocks": ["ring", "ring", "pipe"] * 2,
+    "one loop behind another, of other blocks": ["ring", "ring", "pipe", "ring_in", "ring_in"],
 }
 
 
 @pytest.mark.parametrize("name", RINGS)
-def test_loops_of_the_same_blocks_share_a_ring(name):
+def test_loops_share_a_ring_of_the_same_blocks_or_the_room_of_as_large_ones(name):
     function = prepared(kernel_of(SEVERAL.format(lines=LOOPS[name][0])))
     assert [op.name for op in function.common.statements] == RINGS[name]
 

@@ -304,10 +304,11 @@ private:
     // Looks at a specialisation; returns whether no other one can be better.
     bool is_found(const Specialisation& row) {
         const Kernel& kernel = index_.kernel;
+        if (best_ && !is_alternative(kernel, row, *best_->specialisation)) return false;
         if (!fits(kernel, row, arguments_, circumstances_)) return false;
         const std::int64_t rank = kernel.prefer.empty() ? 0 : evaluate_for(kernel, row, arguments_,
                                                                            circumstances_.sm_count, kernel.prefer);
-        if (best_ && (rank <= rank_ || !is_alternative(kernel, row, *best_->specialisation))) return false;
+        if (best_ && rank <= rank_) return false;
         if (const auto variant = serving_variant(index_, row, arguments_, circumstances_.source)) {
             best_ = Choice{&row, *variant};
             rank_ = rank;

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from tiles import CUDA, is_along, padded
+from tiles import CUDA, GROUPS, WARPS, is_along, padded
 
 import gristmill as gm
 import gristmill.language as tl
@@ -17,8 +17,8 @@ LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, "warpgroups": True, **CUDA}
-MEDIUM = LARGE | {"BLOCK_N": 64, "warpgroups": False}  # where warps multiply, each whole rows
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **GROUPS}
+MEDIUM = LARGE | {"BLOCK_N": 64, **WARPS}  # where warps multiply, each whole rows
 GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
 SMALL = GENERAL | {"BLOCK_M": 32, "BLOCK_N": 32}  # for heads that fill the registers
 ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "narrow": False, "device": "cpu"}

@@ -6,7 +6,7 @@ import numpy as np
 from attention import CASES as FORWARD
 from attention import FIRST, HEADS, LAST, LOG2_E, blocks_of, case, is_laid, limits, np_seen, place_of, seen, together
 from attention import cost as forward_cost
-from tiles import CUDA, next_turn
+from tiles import GROUPS, WARPS, next_turn
 
 import gristmill as gm
 import gristmill.language as tl
@@ -15,8 +15,8 @@ from gristmill.cases import Case, Cost, Tolerance, spec, streaming
 D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 
 # A program sums gradients of a block of keys, or of queries, by steps of so many rows of the others.
-LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, "warpgroups": True, **CUDA}
-MEDIUM = LARGE | {"STEP": 32, "warpgroups": False}  # where warps multiply, each whole rows
+LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **GROUPS}
+MEDIUM = LARGE | {"STEP": 32, **WARPS}  # where warps multiply, each whole rows
 HALF = MEDIUM | {"ROWS": 64, "num_warps": 4}
 GENERAL = {"ROWS": 64, "STEP": 32, "num_warps": 8, "num_stages": 1, "narrow": False}
 SMALL = GENERAL | {"ROWS": 32, "STEP": 16}  # for heads that fill the registers
@@ -28,8 +28,8 @@ def fits(D, HEAD, ROWS, STEP, num_warps):
     """Wide elements and wide heads have the tile for all calls; the steps of narrow heads are longer."""
     if ROWS < 128 and num_warps == 8:
         return (ROWS == 32) == (HEAD == 256) and (HEAD < 256 or D.itemsize == 2)
-    has_step = STEP in {4: (), 8: (32, 128)}[num_warps] if HEAD <= 64 else {4: 32, 8: 64}[num_warps] == STEP
-    return D.itemsize == 2 and HEAD <= 128 and has_step
+    tiles = [(128, 128), (128, 32)] if HEAD <= 64 else [(128, 64), (64, 32)]
+    return D.itemsize == 2 and HEAD <= 128 and (ROWS, STEP) in tiles
 
 
 def is_fastest(keys, ROWS):

@@ -88,8 +88,9 @@ def time(m, n, depth, rows, columns):
     An element costs more where instructions are narrow, or share less of what they read; what comes before and behind
     the depth of a tile takes as long as 64 of it.
     """
-    cost = gm.where(rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 102, 104)), 102)
-    cost = gm.where(rows == 256, 100, cost)
+    cost = gm.where(
+        rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 102, 104)), gm.where(rows == 256, 100, 102)
+    )
     cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
     return rounds * (rows * columns * cost) * (depth + 64)

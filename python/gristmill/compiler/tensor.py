@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gristmill import dtypes as dt
 from gristmill.compiler.banks import Arrangement
@@ -113,6 +115,13 @@ def group_accumulator(shape: tuple[int, ...], num_warps: int, order: tuple[int, 
     along_columns = tuple((0, c) for c in powers(8, columns))
     along_rows = tuple((r, 0) for r in powers(rows, shape[0]))
     return Layout(shape, ((0, 1), own[3], *along_columns, *along_rows), ((0, 2), (0, 4), *own[:3]), tuple(warp))
+
+
+def sums_of(how: Mapping[str, Any], operand: Dtype, shape: tuple[int, ...], num_warps: int) -> Layout:
+    """The layout of the sums of a product that is computed so, of such operands; what it holds lies alike."""
+    if how["by_groups"]:
+        return group_accumulator(shape, num_warps, how["order"])
+    return accumulator(UNITS[operand], shape, num_warps, how["has_rows"])
 
 
 def group_left(sums: Layout, depth: int) -> Layout:

@@ -11,7 +11,7 @@ from gristmill.compiler.facts import Facts
 from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.op import ROWS, emit, emit_several, op
-from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator, in_halves, in_words
+from gristmill.compiler.tensor import in_halves, in_words, sums_of
 from gristmill.language.types import as_value
 
 
@@ -220,14 +220,11 @@ def _(a: Any, b: Any, acc: Any, **how: Any) -> Any:
     return ROWS["dot"].reference_function(a.view(b.dtype) if how["is_held"] else a, b, acc)  # type: ignore[misc]
 
 
-def _accumulator(op: Any, num_warps: int) -> Layout:
-    shape = op.results[0].type.shape
-    if op.attributes["by_groups"]:
-        return group_accumulator(shape, num_warps, op.attributes["order"])
-    return accumulator(UNITS[op.operands[1].type.dtype], shape, num_warps, op.attributes["has_rows"])
+def _sums(op: Any, num_warps: int) -> Layout:
+    return sums_of(op.attributes, op.operands[1].type.dtype, op.results[0].type.shape, num_warps)
 
 
-product.anchor_layout = _accumulator
+product.anchor_layout = _sums
 
 
 @product.lower(on="threads")

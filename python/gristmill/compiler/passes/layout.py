@@ -17,7 +17,8 @@ from gristmill.compiler.ir import Block, For, Function, If, Op, Pointer, Stateme
 from gristmill.compiler.layout import Layout, beside, blocked, common, default_vector
 from gristmill.compiler.op import ROWS
 from gristmill.compiler.passes.simplify import drop_unused
-from gristmill.compiler.tensor import UNITS, accumulator, group_accumulator, in_words
+from gristmill.compiler.tensor import in_words, sums_of
+from gristmill.dtypes import Dtype
 
 Shape = tuple[int, ...]
 
@@ -276,11 +277,9 @@ class _Fitter:
         """The layout of the words that a product holds, which is that of sums of such a shape."""
         if not product.attributes.get("is_held"):
             return None
-        rows, words = product.operands[0].type.shape
-        if product.attributes["by_groups"]:
-            return in_words(group_accumulator((rows, 2 * words), self.num_warps))
-        unit = UNITS[product.operands[1].type.dtype]  # type: ignore[index]
-        return in_words(accumulator(unit, (rows, 2 * words), self.num_warps, has_rows=True))
+        (rows, words), dtype = product.operands[0].type.shape, product.operands[1].type.dtype
+        assert isinstance(dtype, Dtype)
+        return in_words(sums_of(product.attributes, dtype, (rows, 2 * words), self.num_warps))
 
     def _is_added(self, op: Op) -> bool:
         """Whether elements are added in memory one by one, of a tile that lies as a product's sums do."""

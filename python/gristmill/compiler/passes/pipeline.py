@@ -36,7 +36,7 @@ def _block(block: Block, function: Function) -> None:
         for inner in statement.blocks:
             _block(inner, function)
         plan = plan_of(statement, function) if isinstance(statement, For) else None
-        statements += _Pipeline(plan, definitions(function.body)).statements() if plan else [statement]
+        statements += _Pipeline(plan, function).statements() if plan else [statement]
     block.statements[:] = statements
 
 
@@ -49,9 +49,10 @@ class _State:
 
 
 class _Pipeline:
-    def __init__(self, plan: Plan, made: dict[Value, Statement]):
-        self.plan, self.loop, self.made = plan, plan.loop, made
+    def __init__(self, plan: Plan, function: Function):
+        self.plan, self.loop = plan, plan.loop
         self.is_chain = any(op.attributes["is_held"] for op in products_in(plan.loop.body))
+        self.made = definitions(function.body) if self.is_chain else {}
         self.open = plan.open_sums() if plan.stages > 2 else []
         self.ahead = plan.stages - (2 if self.open else 1)  # steps that copies are: one slot more is read while open
         self.rings: list[Value] = []
@@ -78,10 +79,11 @@ class _Pipeline:
         guard = ew.lt(state.index, loop.operands[1])
         for op in self.plan.ahead:
             _repeat(op, mapping)
+        made = self.made | made_in(current().block)
         for (load, _), ring in zip(self.plan.loads, self.rings, strict=True):
             pointers, *mask = (mapping.get(v, v) for v in load.operands[:2])
             if self.is_chain:  # its sums and words leave few registers for addresses
-                pointers = rebased(pointers, self.made | made_in(current().block))
+                pointers = rebased(pointers, made)
             ROWS["copy"](pointers, ring, slot, guard, *mask, **load.attributes)
         ROWS["commit"]()
         following = [loop.body.yields[i] for i in self.plan.carried]

@@ -304,15 +304,10 @@ def _stays_in_warp(op: Op) -> bool:
     return op.row.goes_along_axis or op.row.is_for_held or op.row.is_shared_view or is_added
 
 
-def bytes_of(value: Value) -> int:
-    """Of a tile in memory."""
-    return value.type.elements * value.type.dtype.itemsize
-
-
 def kept_bytes(op: Op) -> int:
     """What an op keeps in shared memory."""
     if op.row.is_kept:
-        return bytes_of(op.results[0]) * int(op.attributes.get("buffers", 1))
+        return op.results[0].type.bytes * int(op.attributes.get("buffers", 1))
     return int(op.attributes.get("room", 0))
 
 
@@ -324,8 +319,8 @@ def exchanged_bytes(op: Op) -> int:
     if row.is_own or row.goes_by_register or row.effect == "read" or row.anchor_layout or kept_bytes(op):
         return 0
     if row.result_layout:
-        return MOST_WARPS * sum(map(bytes_of, op.results))
-    return max(map(bytes_of, op.operands), default=0)
+        return MOST_WARPS * sum(v.type.bytes for v in op.results)
+    return max((v.type.bytes for v in op.operands), default=0)
 
 
 def _can_copy(load: Op, made: dict[Value, Statement]) -> bool:

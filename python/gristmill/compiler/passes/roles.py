@@ -35,7 +35,6 @@ from gristmill.compiler.passes.plan import (
     Fixed,
     Load,
     Plan,
-    bytes_of,
     exchanged_bytes,
     fetch_small,
     fixed_loads,
@@ -168,7 +167,7 @@ def _turned_bytes(function: Function) -> int:
     ops = [s for s in walk(function.body) if isinstance(s, Op)]
     is_taken = any(op.attributes.get("is_taken") for op in ops)
     stored = [op.operands[1] for op in ops if op.row.effect == "write" and not op.row.is_window]
-    return max(map(bytes_of, stored), default=0) if is_taken else 0
+    return max((v.type.bytes for v in stored), default=0) if is_taken else 0
 
 
 def _fixed_slots(plans: list[Plan], fixed: list[Fixed], function: Function) -> int:

@@ -81,7 +81,7 @@ def _share_before(block: Block, function: Function) -> None:
         if isinstance(statement, For):
             own = {*statement.body.arguments, *(v for s in statement.body.statements for v in s.results)}
             fixed = [s for s in statement.body.statements if _is_share(s) and not own & set(s.operands)]
-            size = sum(s.results[0].type.elements * s.results[0].type.dtype.itemsize for s in fixed)
+            size = sum(s.results[0].type.bytes for s in fixed)
             fixed = fixed if size * MOST_SHARED_BEFORE <= function.shared_bytes else []
             statement.body.statements[:] = [s for s in statement.body.statements if s not in fixed]
             for share in fixed:
@@ -176,8 +176,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "pending": 0}
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
     how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
-    is_across = by_groups and is_taken(op, made) and lie_across(op, made)[0]
-    how |= {"is_taken": by_groups and is_taken(op, made), "order": ACROSS if is_across else IN_ORDER}
+    how["is_taken"] = by_groups and is_taken(op, made)
+    how["order"] = ACROSS if how["is_taken"] and lie_across(op, made)[0] else IN_ORDER
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]
     how["is_held"] = _is_held(op, made, function, by_groups)
     how["has_rows"] = how["is_held"] and not by_groups

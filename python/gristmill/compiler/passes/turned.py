@@ -35,24 +35,25 @@ def _loads(function: Function) -> list[Op]:
     return [op for op in dict.fromkeys(found) if len(op.operands[0].type.shape) == 2]
 
 
+def homes(block: Block) -> dict[Statement, Block]:
+    """The block of each statement below `block`."""
+    found = dict.fromkeys(block.statements, block)
+    for statement in block.statements:
+        for inner in statement.blocks:
+            found |= homes(inner)
+    return found
+
+
 class _Turner:
     """Makes of values that vary along two axes their transposes, each behind what it is made like."""
 
     def __init__(self, function: Function):
         self.function = function
         self.made = definitions(function.body)
-        self.home: dict[Statement, Block] = {}
-        self.carried: dict[Value, tuple[For, int]] = {}
+        self.home = homes(function.body)
+        loops = [s for s in self.home if isinstance(s, For)]
+        self.carried = {a: (loop, i) for loop in loops for i, a in enumerate(loop.body.arguments[1:])}
         self.twins: dict[Value, Value] = {}
-        self._find(function.body)
-
-    def _find(self, block: Block) -> None:
-        for statement in block.statements:
-            self.home[statement] = block
-            if isinstance(statement, For):
-                self.carried |= {a: (statement, i) for i, a in enumerate(statement.body.arguments[1:])}
-            for inner in statement.blocks:
-                self._find(inner)
 
     def turn(self, load: Op) -> None:
         """Read a load's transpose, and turn it, if its elements then follow each other."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gristmill.compiler.ir import Block, Function, Op, Statement, Value, definitions, uses, walk
+from gristmill.compiler.ir import Function, Op, Statement, Value, definitions, uses, walk
 from gristmill.compiler.op import ROWS, OpRow
+from gristmill.compiler.passes.turned import homes
 
 Axes = tuple[int, ...]
 
@@ -55,14 +56,7 @@ class _Dropper:
     def __init__(self, function: Function, made: dict[Value, Statement]):
         self.made = made
         self.twins: dict[tuple[Value, Axes], Value] = {}
-        self.home: dict[Statement, Block] = {}
-        self._find(function.body)
-
-    def _find(self, block: Block) -> None:
-        for statement in block.statements:
-            self.home[statement] = block
-            for inner in statement.blocks:
-                self._find(inner)
+        self.home = homes(function.body)
 
     def drop(self, load: Op, view: Op, axes: Axes) -> None:
         """Load what is left, and drop the view, if all that leads to the load can be computed so."""

@@ -159,7 +159,7 @@ def needs_parts(product: Op, made: dict[Value, Statement]) -> bool:
 def room_of_parts(product: Op, made: dict[Value, Statement], num_warps: int) -> int:
     """How many bytes the copies take; each warpgroup has its own."""
     kind, copies = product.operands[1].type, lie_across(product, made)[1] + is_exact(product)
-    return kind.elements * kind.dtype.itemsize * copies * (num_warps // GROUP_WARPS)
+    return kind.bytes * copies * (num_warps // GROUP_WARPS)
 
 
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:

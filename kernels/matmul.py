@@ -12,8 +12,9 @@ D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
-# PAIRED: two programs share a multiprocessor, so that one computes while the other one stores.
-PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PAIRED": True, "num_warps": 4, "num_stages": 3, "aligned": True}
+# PER_TWO: how many programs two multiprocessors run at once. Of four, one computes while another one stores. One is
+# shared by both: they read the columns of b together, which pays where rows begin in the middle of 32 bytes.
+PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PER_TWO": 4, "num_warps": 4, "num_stages": 3, "aligned": True}
 TILES = [
     {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
     {"BLOCK_M": 128, "BLOCK_N": 256, "num_warps": 8, "num_stages": 4, "aligned": True, **GROUPS},
@@ -24,39 +25,40 @@ TILES = [
     {"BLOCK_M": 64, "BLOCK_N": 128, "num_warps": 4, "num_stages": 8, "aligned": True, **CUDA},
     {**PAIR, "blocks_per_sm": 2, **GROUPS},
     {**PAIR, **WARPS},
+    {**PAIR, "PER_TWO": 1, "num_stages": 6, "num_ctas": 2, **GROUPS},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True, "warpgroups": True},
     SMALL,
 ]
-TILES = [{"PAIRED": False, **tile} for tile in TILES]
+TILES = [{"PER_TWO": 2, **tile} for tile in TILES]
 CONFIGS = [gm.Config(**tile, A_TURNED=False, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TILES]
 TURNED = [{**tile, "A_TURNED": True, "aligned": True, "warpgroups": None} for tile in TILES]
 CONFIGS += [gm.Config(**tile, B_TURNED=b, ANY_STRIDES=False) for b in (False, True) for tile in TURNED]
 # Other strides, and turned rows that are not aligned, come element by element: one configuration is enough for them.
-CONFIGS += [gm.Config(**SMALL, PAIRED=False, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
+CONFIGS += [gm.Config(**SMALL, PER_TWO=2, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True)]
 
 
-def fits(D, BLOCK_M, BLOCK_N, PAIRED):
+def fits(D, BLOCK_M, BLOCK_N, PER_TWO):
     """Whether a tile's sums and steps fit: wide elements take smaller tiles, of fewer kinds."""
     size = BLOCK_M * BLOCK_N * D.itemsize
     if D.itemsize == 2:
         return size <= 65536 and BLOCK_M != 256
-    return not PAIRED and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
+    return PER_TWO == 2 and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
 
 
-def in_use(D, BLOCK_M, BLOCK_N, PAIRED, A_TURNED, B_TURNED, PRECISION):
+def in_use(D, BLOCK_M, BLOCK_N, PER_TWO, A_TURNED, B_TURNED, PRECISION):
     """What fits; where `a` is turned, which is rarer, one tile for all shapes. Only f32 has a choice of precision.
 
     The longer side of a tile of tf32 is that of the operand which warpgroups read along the depth, in place.
     """
-    is_common = not PAIRED and BLOCK_M == BLOCK_N == (64 if D.itemsize == 8 else 128)
+    is_common = PER_TWO == 2 and BLOCK_M == BLOCK_N == (64 if D.itemsize == 8 else 128)
     is_rough = PRECISION == "tf32"
-    is_fit = fits(D, BLOCK_M, BLOCK_N, PAIRED) or (is_rough and (BLOCK_N if B_TURNED else BLOCK_M) == 256)
+    is_fit = fits(D, BLOCK_M, BLOCK_N, PER_TWO) or (is_rough and (BLOCK_N if B_TURNED else BLOCK_M) == 256)
     return is_fit and (D.itemsize == 4 or not is_rough) and (not A_TURNED or is_common)
 
 
-def programs(m, n, BLOCK_M, BLOCK_N, PAIRED):
+def programs(m, n, BLOCK_M, BLOCK_N, PER_TWO):
     """The grid: programs go from tile to tile, as many as the device runs at once."""
-    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.where(PAIRED, 2 * gm.sm_count, gm.sm_count))
+    return gm.minimum(gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N), gm.maximum(gm.sm_count * PER_TWO // 2, 1))
 
 
 def suits(
@@ -72,28 +74,44 @@ def suits(
     return is_matrix & agrees & (ANY_STRIDES | is_dense)
 
 
-def rank(m, n, depth, BLOCK_M, BLOCK_N, PAIRED, ANY_STRIDES):
+def rank(m, n, depth, a_row, a_column, b_row, b_column, BLOCK_M, BLOCK_N, PER_TWO, ANY_STRIDES):
     """The larger the less time a tile takes, which is many times as long where it is read element by element."""
-    return -time_of(m, n, depth, BLOCK_M, BLOCK_N, PAIRED) * gm.where(ANY_STRIDES, 64, 1)
+    reading = cost_of_row(gm.maximum(a_row, a_column)), cost_of_row(gm.maximum(b_row, b_column))
+    return -time_of(m, n, depth, *reading, BLOCK_M, BLOCK_N, PER_TWO) * gm.where(ANY_STRIDES, 64, 1)
 
 
-def time_of(m, n, depth, BLOCK_M, BLOCK_N, PAIRED):
+def cost_of_row(pitch):
+    """What it costs to read a row of a tile: twice as much where halves do not begin on 32 bytes, as 1000 of them."""
+    return gm.where(pitch % 16 == 0, 4000, 8000)
+
+
+def time_of(m, n, depth, of_row, of_column, BLOCK_M, BLOCK_N, PER_TWO):
     """What a product takes by a configuration."""
-    return gm.where(PAIRED, time_of_pairs(m, n, depth), time(m, n, depth, BLOCK_M, BLOCK_N))
+    several = gm.where(PER_TWO == 4, time_of_pairs(m, n, depth), time_of_shared(m, n, depth, of_row, of_column))
+    return gm.where(PER_TWO == 2, time(m, n, depth, of_row, of_column, BLOCK_M, BLOCK_N), several)
 
 
-def time(m, n, depth, rows, columns):
+def time(m, n, depth, of_row, of_column, rows, columns):
     """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile.
 
     An element costs more where instructions are narrow, or share less of what they read; what comes before and behind
-    the depth of a tile takes as long as 64 of it.
+    the depth of a tile takes as long as 64 of it. Reading takes no time of its own, but as long as it takes.
     """
     cost = gm.where(
         rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 102, 104)), gm.where(rows == 256, 100, 102)
     )
     cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
-    return rounds * (rows * columns * cost) * (depth + 64)
+    return rounds * gm.maximum(rows * columns * cost, rows * of_row + columns * of_column) * (depth + 64)
+
+
+def time_of_shared(m, n, depth, of_row, of_column):
+    """The same for programs of two multiprocessors, each of which has 64 rows, and reads 64 columns for both.
+
+    They wait for each other when they begin and end.
+    """
+    rounds = gm.cdiv(2 * gm.cdiv(m, 128) * gm.cdiv(n, 128), gm.sm_count)
+    return rounds * gm.maximum(64 * 128 * 115, 64 * of_row + 64 * of_column) * (depth + 264)
 
 
 def time_of_pairs(m, n, depth):
@@ -143,7 +161,7 @@ def matmul(
     out_column: gm.stride["out", 1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
-    PAIRED: gm.constexpr,
+    PER_TWO: gm.constexpr,
     A_TURNED: gm.constexpr,
     B_TURNED: gm.constexpr,
     ANY_STRIDES: gm.constexpr,
@@ -176,9 +194,9 @@ def precision_of(PRECISION):
     return "tf32x3" if PRECISION == "exact" else "tf32"
 
 
-def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N, PAIRED):
+def programs_of_rows(n, out_size, BLOCK_M, BLOCK_N, PER_TWO):
     """As `programs`, for all rows of an array of any rank."""
-    return programs(out_size // n, n, BLOCK_M, BLOCK_N, PAIRED)
+    return programs(out_size // n, n, BLOCK_M, BLOCK_N, PER_TWO)
 
 
 def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_columns):
@@ -188,9 +206,9 @@ def suits_rows(n, depth, x_size, w_size, w_depth, bias_size, out_size, out_colum
     return is_layer & agrees
 
 
-def rank_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PAIRED):
+def rank_of_rows(n, depth, out_size, BLOCK_M, BLOCK_N, PER_TWO):
     """As `rank`, for all rows of an array of any rank."""
-    return -time_of(out_size // n, n, depth, BLOCK_M, BLOCK_N, PAIRED)
+    return -time_of(out_size // n, n, depth, cost_of_row(depth), cost_of_row(depth), BLOCK_M, BLOCK_N, PER_TWO)
 
 
 @gm.kernel(
@@ -217,7 +235,7 @@ def linear(
     out_columns: gm.shape["out", -1],
     BLOCK_M: gm.constexpr,
     BLOCK_N: gm.constexpr,
-    PAIRED: gm.constexpr,
+    PER_TWO: gm.constexpr,
 ):
     """out = x @ w.T + bias along the last axis, for contiguous arrays of one dtype.
 

@@ -23,6 +23,7 @@ SIZES = [
     (1024, 1024, 4096),
     (16, 4096, 4096),
     (777, 1000, 333),
+    (520, 2008, 1016),
     (2432, 1792, 512),
 ]
 MOST = 1.1  # times the error of torch, or what is allowed anyway

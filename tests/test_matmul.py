@@ -75,14 +75,14 @@ def test_sizes_that_no_tile_divides(run, dtype):
         assert_product(run, matrix(m, depth, dtype), matrix(depth, n, dtype), most=3 * MOST[dtype])
 
 
-TILES = {(c["BLOCK_M"], c["BLOCK_N"], c["PAIRED"], c["PRECISION"]) for s in KERNEL.expanded if (c := dict(s.constants))}
+TILES = {(c["BLOCK_M"], c["BLOCK_N"], c["PER_TWO"], c["PRECISION"]) for s in KERNEL.expanded if (c := dict(s.constants))}
 
 
 @on_each_in_order
 @pytest.mark.parametrize("is_turned", [False, True])
 @pytest.mark.parametrize("tile", sorted(TILES), ids=str)
 def test_every_tile_gives_the_same(run, tile, is_turned):
-    named = dict(zip(("BLOCK_M", "BLOCK_N", "PAIRED", "PRECISION"), tile, strict=True)) | {"B_TURNED": is_turned}
+    named = dict(zip(("BLOCK_M", "BLOCK_N", "PER_TWO", "PRECISION"), tile, strict=True)) | {"B_TURNED": is_turned}
     found = [s for s in KERNEL.expanded if named.items() <= dict(s.constants).items()]
     if not found:
         assert tile[-1] == "tf32"
@@ -203,7 +203,7 @@ def test_stride_of_an_axis_with_one_element_says_nothing():
 @pytest.mark.parametrize("specialisation", KERNEL.specialisations(), ids=lambda s: s.id)
 def test_aligned_code_copies_ahead_in_words_of_16_bytes(specialisation, target):
     constants = dict(specialisation.constants)
-    if constants["ANY_STRIDES"] or (constants["PAIRED"] and target == "sm_80"):
+    if constants["ANY_STRIDES"] or (constants["PER_TWO"] != 2 and target == "sm_80"):
         return  # element by element; not built, since threads would hold too many sums
     code = compile_variant(KERNEL, specialisation, VARIANTS[0], TARGETS[target]).code.decode()
     assert "cp.async" in code

@@ -277,7 +277,7 @@ def expand(
 
 def _launch_options(config: Config | None) -> dict[str, object]:
     """What a configuration says of the launch, which `where` may ask for, too."""
-    options = {name: getattr(config, name, None) for name in ("num_warps", "num_stages")}
+    options = {name: getattr(config, name, None) for name in ("num_warps", "num_stages", "num_ctas")}
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -306,7 +306,8 @@ def _specialise(
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
     chosen = config or Config()
     rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow, chosen.device, chosen.warpgroups)
-    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest)
+    ctas = chosen.num_ctas or 1
+    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest, ctas)
 
 
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:

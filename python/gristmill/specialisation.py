@@ -16,6 +16,7 @@ NUM_WARPS = (1, 2, 4, 8, 12, 16, 32)  # 12: three warpgroups, of products of 192
 NUM_STAGES = range(1, 9)
 DEVICES = ("cuda", "cpu")
 BLOCKS_PER_SM = range(1, 9)
+NUM_CTAS = (1, 2, 4, 8)
 
 Constants = tuple[tuple[str, object], ...]
 
@@ -25,6 +26,9 @@ class Config:
 
     `blocks_per_sm`: how many blocks of threads a multiprocessor is to hold at once, so that one computes while another
     waits or stores: each has its part of shared memory and of the registers.
+    `num_ctas`: how many blocks, a cluster of multiprocessors, share a program where the hardware copies its operands
+    (sm_90a): each has its part of the rows of all products, with `num_warps` warps, and what several of them read
+    comes once for all. Elsewhere one block computes the program.
     `aligned=True`: only the code for aligned calls is compiled, in which arrays start on 16 bytes, lengths and strides
     that addresses are made of keep to that, and offsets fit in 32 bits. Others take the next configuration that suits.
     `narrow=False`: code for calls that are not aligned is compiled once, for offsets of 64 bits: half as much of it,
@@ -39,6 +43,7 @@ class Config:
         num_warps: int | None = None,
         num_stages: int | None = None,
         blocks_per_sm: int | None = None,
+        num_ctas: int | None = None,
         aligned: bool = False,
         narrow: bool = True,
         device: str = "",
@@ -49,6 +54,7 @@ class Config:
             ("num_warps", num_warps, NUM_WARPS),
             ("num_stages", num_stages, NUM_STAGES),
             ("blocks_per_sm", blocks_per_sm, BLOCKS_PER_SM),
+            ("num_ctas", num_ctas, NUM_CTAS),
         ):
             if value is not None and not is_one_of(value, allowed):
                 raise _impossible(f"{name}={value!r}", allowed_fix(name, allowed))
@@ -63,6 +69,7 @@ class Config:
         self.num_warps = num_warps
         self.num_stages = num_stages
         self.blocks_per_sm = blocks_per_sm
+        self.num_ctas = num_ctas
         self.aligned = aligned
         self.narrow = narrow
         self.device = device
@@ -74,6 +81,7 @@ class Config:
             "num_warps": self.num_warps,
             "num_stages": self.num_stages,
             "blocks_per_sm": self.blocks_per_sm,
+            "num_ctas": self.num_ctas,
         }
         launch |= {"aligned": self.aligned or None, "narrow": None if self.narrow else False}
         launch |= {"device": self.device or None, "warpgroups": self.warpgroups}
@@ -137,6 +145,7 @@ class Specialisation:
     has_narrow: bool = True
     device: str = ""
     warpgroups: bool | None = None
+    num_ctas: int = 1
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -155,7 +164,7 @@ class Specialisation:
 
     @property
     def id(self) -> str:
-        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3b2` with stages and blocks, if more than one."""
+        """The readable name, as `softmax_forward__f32__1024__w8`; `w8s3b2c4` with stages, blocks and ctas."""
         return "__".join([self.base, *([self.suffix] if self.suffix else [])])
 
     @property
@@ -167,7 +176,8 @@ class Specialisation:
     def suffix(self) -> str:
         stages = f"s{self.num_stages}" if self.num_stages != DEFAULT_NUM_STAGES else ""
         blocks = f"b{self.blocks_per_sm}" if self.blocks_per_sm > 1 else ""
-        return f"w{self.num_warps}{stages}{blocks}" if self.has_config else ""
+        ctas = f"c{self.num_ctas}" if self.num_ctas > 1 else ""
+        return f"w{self.num_warps}{stages}{blocks}{ctas}" if self.has_config else ""
 
     def symbol(self, variant: Variant) -> str:
         """Return the entry symbol, a C identifier."""

@@ -105,7 +105,7 @@ def lower_variant(
     written, read = _touched(function)
     promised = {v.name: d for v, d in divisibility.items()}
     shape = (function.block_threads, machine.shared_bytes)
-    launched = (function.num_blocks, tuple(function.maps))
+    launched = (function.num_blocks * function.num_ctas, tuple(function.maps))
     draws = function.tickets is not None
     return Lowered(function.name, text, *shape, written, read, promised, *launched, draws, function.overflows)
 

@@ -53,7 +53,7 @@ def build(kernel: Kernel, specialisation: Specialisation, variant: Variant, has_
     function.absent_warps = function.num_warps - specialisation.num_warps
     function.grid_axes = len(kernel.grid) or function.grid_axes
     function.num_stages, function.is_padded = specialisation.num_stages, builder.is_padded
-    function.blocks_per_sm = specialisation.blocks_per_sm
+    function.blocks_per_sm, function.num_ctas = specialisation.blocks_per_sm, specialisation.num_ctas
     if variant.is_aligned:
         function.facts = {v: 16 for v in block.arguments if v.type.is_pointer}
     function.never_negative = {parameters[p.name] for p in kernel.parameters if p.kind in ("size", "shape")}

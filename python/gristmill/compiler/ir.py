@@ -188,6 +188,7 @@ class Function:
     body: Block
     num_warps: int = 4
     num_blocks: int = 1  # of a cluster, over which tiles are spread
+    num_ctas: int = 1  # of a cluster, each of which has its part of the rows of products
     num_stages: int = 1  # of pipelined loops
     grid_axes: int = 3  # along which there may be programs
     blocks_per_sm: int = 1  # that share a multiprocessor

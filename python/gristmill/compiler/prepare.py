@@ -8,7 +8,7 @@ from typing import Any
 from gristmill.compiler import frontend
 from gristmill.compiler.checks import asks_for_checks
 from gristmill.compiler.ir import Function, Value, verify
-from gristmill.compiler.passes import PIPELINE, access, regular, swapped, turned, windows
+from gristmill.compiler.passes import PIPELINE, access, clusters, regular, swapped, turned, windows
 from gristmill.compiler.targets import Target
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation, Variant
@@ -57,7 +57,9 @@ def _passed(
     # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
     is_for_others = specialisation.warpgroups not in (None, target.has_groups)
     function.overflows = (function.is_padded or function.absent_warps > 0 or is_for_others) and target.kind == "cuda"
+    function.num_ctas = function.num_ctas if has_windows and target.has_clusters else 1
     if has_windows:
+        clusters.run(function)
         swapped.run(function)
     if not windows.keep(function):
         return function, {}

@@ -92,15 +92,21 @@ def _(m: Any, op: Any, ring: Any, index: Any) -> Any:
 
 @op("internal", kind="tile", lies_in_shared=True, is_kept=True)
 def pipe(
-    stages: int, has_copies: bool = True, has_windows: bool = False, has_tickets: bool = False, is_fetched: bool = False
+    stages: int,
+    has_copies: bool = True,
+    has_windows: bool = False,
+    has_tickets: bool = False,
+    is_fetched: bool = False,
+    ctas: int = 1,
 ) -> Value:
     """Two barriers for each slot of rings: of copies that have come, and of warps that have read.
 
     `has_copies`: threads copy to it; `has_windows`: the hardware does. `has_tickets`: its slots are numbers of tiles
-    that are drawn, which all warps read. `is_fetched`: threads read it, no tensor cores.
+    that are drawn, which all warps read. `is_fetched`: threads read it, no tensor cores. `ctas`: how many blocks of a
+    cluster copy parts of each slot to all of them: it is free when warps of all have read.
     """
     how = {"has_copies": has_copies, "has_windows": has_windows, "has_tickets": has_tickets, "is_fetched": is_fetched}
-    return emit("pipe", Tile(dt.u64, (2, stages)), **how)
+    return emit("pipe", Tile(dt.u64, (2, stages)), **how, ctas=ctas)
 
 
 @pipe.lower(on="threads")
@@ -206,3 +212,17 @@ def publish(pipe: Any) -> None:
 @publish.lower(on="threads")
 def _(m: Any, op: Any, pipe: Any) -> None:
     m.publish(pipe)
+
+
+@op("internal", kind="tile", is_cheap=True)
+def cluster_rank() -> Value:
+    """The number of this block in its cluster."""
+    return emit("cluster_rank", Tile(dt.i32))
+
+
+cluster_rank.sign_function = lambda op: True
+
+
+@cluster_rank.lower(on="threads")
+def _(m: Any, op: Any) -> Any:
+    return m.cluster_rank()

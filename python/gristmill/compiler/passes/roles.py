@@ -92,7 +92,8 @@ def split(function: Function) -> bool:
     rings = _all_rings(plans, common)
     slots = _fixed_slots(plans, fixed, function)
     single = [_ring([(f.load, f.share)], slots, common) for f in fixed]
-    if all(map(_is_told, plans)):  # others' loops are split by masks, whose bounds say nothing of how long they are
+    # Others' loops are split by masks, whose bounds say nothing of how long they are.
+    if all(map(_is_told, plans)) and function.num_ctas == 1:
         tickets.draw_tiles(function, common)
     producer = _producer(function, [*zip(plans, rings, strict=True)], [*zip(fixed, single, strict=True)])
     if producer is None:
@@ -269,7 +270,8 @@ def _ring(loads: list[Load], stages: int, common: Block) -> Ring:
     with building(Builder(common)):
         slots = [ROWS["ring"](stages, x.results[0].type, s.attributes["is_turned"], *room_of(x)) for x, s in loads]
         windows = sum(load.row.is_window for load, _ in loads)
-        return ROWS["pipe"](stages, windows < len(loads), windows > 0, is_fetched=all(map(is_fetched, loads))), slots
+        how = {"is_fetched": all(map(is_fetched, loads)), "ctas": max(x.attributes.get("parts", 1) for x, _ in loads)}
+        return ROWS["pipe"](stages, windows < len(loads), windows > 0, **how), slots
 
 
 # ---- consumers -----------------------------------------------------------------------------------------------------

@@ -280,7 +280,8 @@ def _map(op: Op, function: Function, made: dict[Value, Statement]) -> TensorMap:
     most = GROUP_ROWS if is_by_groups else MOST_ROWS  # what each warpgroup can store alone
     if not op.results and function.has_swapped:
         most = SWAPPED_ROWS
-    box = (width // dtype.itemsize, min(block[-2], most), *(1 for _ in block[:-2]))
+    rows = min(block[-2], most) // op.attributes.get("parts", 1)
+    box = (width // dtype.itemsize, rows, *(1 for _ in block[:-2]))
     name = function.parameters[function.parameters.index(base)].name
     return TensorMap(name, dtype, tuple(codes[0]), tuple(codes[1][1:]), box, width)
 

@@ -65,6 +65,7 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
         self.sites: dict[Statement | None, int] = {None: 0}
         self.needed = lone.needed_by(function)
         self.grid: Sequence[int] = (1, 1, 1)
+        self.rank = 0  # of a block among those that share a program
 
     # -- a call
 
@@ -87,7 +88,15 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
         return Numbers(np.asarray(argument).astype(storage(dtype))[()], dtype)
 
     def run_program(self, program: Sequence[int], bound: Values) -> None:
-        """Execute one program of the grid."""
+        """Execute one program of the grid: by each block of a cluster that shares it, one after another.
+
+        Such a block copies by itself what others would copy to it: where their copies meet is not seen here.
+        """
+        for rank in range(self.function.num_ctas):
+            self.rank = rank
+            self._run_block(program, bound)
+
+    def _run_block(self, program: Sequence[int], bound: Values) -> None:
         self.reports.program = program
         self.clock.next_program()
         self.shared_memory.poison(Place(0, self.function.used_bytes))
@@ -105,6 +114,9 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
 
     def program_id(self, axis: int) -> V:
         return Numbers(np.int32(self.reports.program[axis]), dt.i32)
+
+    def cluster_rank(self) -> V:
+        return Numbers(np.int32(self.rank), dt.i32)
 
     def num_programs(self, axis: int) -> V:
         return Numbers(np.int32(self.grid[axis]), dt.i32)
@@ -168,6 +180,17 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
 
     def shuffle_index(self, x: V, lane: V) -> V:
         return Numbers(self._spread(x)[self.index & ~31 | self._spread(lane)], x.dtype)
+
+    def any_of_warp(self, x: V) -> V:
+        warps = self._spread(x).reshape(-1, 32).any(1)
+        return Numbers(np.repeat(warps, 32), dt.bool_)
+
+    def in_warps(self, condition: V, compute: Callable[[], list[V]], otherwise: list[V]) -> list[V]:
+        warps = self._spread(condition).reshape(-1, 32)
+        assert (warps == warps[:, :1]).all(), "threads of a warp go different ways"
+        if not warps.any():
+            return otherwise
+        return [self.select(condition, x, y) for x, y in zip(compute(), otherwise, strict=True)]
 
     def _spread(self, x: V) -> Any:
         return spread(cast(Numbers, x).each, self.index)

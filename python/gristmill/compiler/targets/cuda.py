@@ -40,6 +40,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         self.constancy = function.constancy
         self.num_warps = function.num_warps
         self.num_blocks = function.num_blocks
+        self.ctas = function.num_blocks * function.num_ctas
         self.has_met = False  # whether blocks of the cluster wait for each other on the way to here
         self.places: Iterator[Place] = iter(())
         self.awaited = []
@@ -73,7 +74,7 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         declared = [self._declare(v) for v in self.function.parameters]
         parameters = ", ".join([*declared, *cuda_windows.parameters(self)])
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
-        cluster = f' "nvvm.cluster_dim"="{self.num_blocks},1,1"' if self.num_blocks > 1 else ""
+        cluster = f' "nvvm.cluster_dim"="{self.ctas},1,1"' if self.ctas > 1 else ""
         several = f' "nvvm.minctasm"="{self.function.blocks_per_sm}"' if self.function.blocks_per_sm > 1 else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{several}{cluster} {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
@@ -98,11 +99,14 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
     # -- words
 
     def program_id(self, axis: int) -> V:
-        name = "clusterid" if self.num_blocks > 1 else "ctaid"
+        name = "clusterid" if self.ctas > 1 else "ctaid"
         return self.call(f"{SREG}.{name}.{AXES[axis]}", dt.i32)
 
+    def cluster_rank(self) -> V:
+        return self.call(f"{SREG}.cluster.ctarank", dt.i32)
+
     def num_programs(self, axis: int) -> V:
-        name = "nclusterid" if self.num_blocks > 1 else "nctaid"
+        name = "nclusterid" if self.ctas > 1 else "nctaid"
         return self.call(f"{SREG}.{name}.{AXES[axis]}", dt.i32)
 
     def divide(self, x: V, y: V) -> V:
@@ -193,6 +197,20 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
 
     def shuffle_index(self, x: V, lane: V) -> V:
         return self._shuffle("idx", x, self.typed(lane))
+
+    def any_of_warp(self, x: V) -> V:
+        self.declarations.add("declare i1 @llvm.nvvm.vote.any.sync(i32, i1)")
+        return self.emit(f"call i1 @llvm.nvvm.vote.any.sync(i32 -1, {self.typed(x)})", dt.bool_)
+
+    def in_warps(self, condition: V, compute: Callable[[], list[V]], otherwise: list[V]) -> list[V]:
+        then, end, before = self.new_label("some"), self.new_label("end"), self.label
+        self.say(f"br i1 {condition.text}, label %{then}, label %{end}")
+        self.begin_label(then)
+        found, last = compute(), self.label
+        self.say(f"br label %{end}")
+        self.begin_label(end)
+        pairs = zip(found, otherwise, strict=True)
+        return [self.phi(x.dtype, 0, [(x, last), (y, before)]) for x, y in pairs]
 
     def _shuffle(self, mode: str, x: V, operand: str) -> V:
         bits = 8 if x.dtype == dt.bool_ else x.dtype.bits

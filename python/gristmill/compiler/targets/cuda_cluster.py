@@ -74,6 +74,12 @@ def arrive(m: Any) -> None:
             _step(m, "arrive.relaxed")
 
 
+def meet_all(m: Any) -> None:
+    """Let all threads of the cluster wait for each other."""
+    _step(m, "arrive")
+    _step(m, "wait")
+
+
 def _address(m: Any, memory: V) -> V:
     with m.in_prologue():
         return m.emit(f"ptrtoint ptr addrspace(3) {memory.text} to i32", dt.i32)

@@ -22,6 +22,7 @@ from gristmill.compiler.tensor import GROUP_DEPTH_BYTES, GROUP_ROWS, GROUP_UNITS
 from gristmill.dtypes import Dtype
 
 SUMS = {dt.f32: "f32", dt.i32: "s32"}
+SHARED_ADDRESSES = 0x3FFFF  # of a block
 SWIZZLES = {128: 1, 64: 2, 32: 3}
 MOST_PROMOTED_COLUMNS = 128  # at a time, so that what is not added yet takes few registers
 PROMOTED = 128  # of the depth that sums of 8-bit floats, which lose bits, go along before they are added in f32
@@ -161,6 +162,8 @@ def _descriptor(m: Any, tile: Any, layout: Layout, axis: int) -> V:
         start = m.add(start, m.multiply(tile.start, m.constant(dt.i32, size)))
     if any(number for _, number in bits):
         start = m.add(start, m.group_bits(tuple(bits)))
+    if m.ctas > 1:  # in a cluster an address says which block's it is, too
+        start = m.bit_and(start, m.constant(dt.i32, SHARED_ADDRESSES))
     panels_apart = tile.shape[1 - tile.inner] * width  # ignored where the depth lies along the panels
     fixed = SWIZZLES[width] << 62 | (8 * width >> 4) << 32 | (panels_apart >> 4 & 0x3FFF) << 16
     low = m.emit(f"lshr {m.typed(start)}, 4", dt.u32)

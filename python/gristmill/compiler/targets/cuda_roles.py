@@ -19,6 +19,9 @@ WAIT = (
 )
 INIT = "{ .reg .pred p; setp.eq.u32 p, $0, 0; @p mbarrier.init.shared::cta.b64 [$1], $2; }"
 ARRIVE = "@$1 mbarrier.arrive.shared::cta.b64 _, [$0];"
+ARRIVE_AT = (
+    "{ .reg .b32 there; mapa.shared::cluster.u32 there, $0, $2; @$1 mbarrier.arrive.shared::cluster.b64 _, [there]; }"
+)
 COPIES_ARRIVE = "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [$0];"
 EXPECT = "@$2 mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], $1;"
 LET_START = "griddepcontrol.launch_dependents;"  # the next kernel: its blocks wait for this one
@@ -35,7 +38,7 @@ class State:
 
 def text(m: Any, values: dict[Any, Any]) -> None:
     """Emit both programs."""
-    from gristmill.compiler.targets import cuda_groups, cuda_windows
+    from gristmill.compiler.targets import cuda_cluster, cuda_groups, cuda_windows
 
     function = m.function
     m.run(function.common, values)
@@ -43,8 +46,7 @@ def text(m: Any, values: dict[Any, Any]) -> None:
     cuda_windows.prefetch(m)
     let_start(m)
     m.wait_for_kernel()
-    m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
-    m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
+    cuda_cluster.meet_all(m) if function.num_ctas > 1 else _meet(m)
     labels = [m.new_label(name) for name in ("producers", "consumers", "done")]
     first = m.constant(dt.i32, function.present_warps)
     is_producer = m.compare(">=", m.uniform_warp(), first)
@@ -63,6 +65,13 @@ def text(m: Any, values: dict[Any, Any]) -> None:
                 cuda_groups.finish_turns(m)
         m.say(f"br label %{labels[2]}")
     m.begin_label(labels[2])
+    if function.num_ctas > 1:  # others may still copy to this block, and arrive at its barriers
+        cuda_cluster.meet_all(m)
+
+
+def _meet(m: Any) -> None:
+    m.say("call void @llvm.nvvm.barrier.cta.sync.aligned.all(i32 0)")
+    m.declarations.add("declare void @llvm.nvvm.barrier.cta.sync.aligned.all(i32)")
 
 
 def let_start(m: Any) -> None:
@@ -72,7 +81,7 @@ def let_start(m: Any) -> None:
 
 def begin(m: Any, pipe: Any) -> Any:
     """Make a pipe's barriers ready, and a state for each role."""
-    readers = m.function.present_warps + m.function.producer_warps * pipe.has_tickets
+    readers = (m.function.present_warps + m.function.producer_warps * pipe.has_tickets) * pipe.ctas
     counts = (32 * m.function.producer_warps * pipe.has_copies + (pipe.has_windows or pipe.has_tickets), readers)
     thread = m.thread_bits([(i, 1 << i) for i in range(5)], [(i, 32 << i) for i in range(5)], (), dt.i32)
     for i in range(2 * pipe.stages):
@@ -122,10 +131,12 @@ def release(m: Any, pipe: Any, guard: V) -> None:
 
 
 def give_back(m: Any, pipe: Any, slot: V, guard: V | None = None) -> None:
-    """One thread of each warp arrives at a slot's barrier of what is read."""
-    is_first_lane = m.is_thread(range(5), (), ())
+    """One thread of each warp arrives at a slot's barrier of what is read; of a cluster's slot one for each block."""
+    where = (m.thread_bits([(i, 1 << i) for i in range(5)], (), (), dt.i32),) if pipe.ctas > 1 else ()
+    arrives = m.compare("<", *where, m.constant(dt.i32, pipe.ctas)) if where else m.is_thread(range(5), (), ())
     place = m.add(slot, m.constant(dt.i32, pipe.stages))
-    assembly(m, ARRIVE, _barrier(m, pipe, place), is_first_lane if guard is None else m.bit_and(is_first_lane, guard))
+    arrives = arrives if guard is None else m.bit_and(arrives, guard)
+    assembly(m, ARRIVE_AT if where else ARRIVE, _barrier(m, pipe, place), arrives, *where)
 
 
 def next_slot(m: Any, pipe: Any, role: str = "consumers") -> None:

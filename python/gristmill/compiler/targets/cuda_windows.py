@@ -31,7 +31,7 @@ def prefetch(m: Any) -> None:
 
 
 def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, index: V) -> None:
-    """Begin to copy a block, box by box."""
+    """Begin to copy a block, box by box; of one that is cut in parts the block's own, to all blocks of the cluster."""
     tensor_map, rank = m.function.maps[op.attributes["map"]], len(op.attributes["block"])
     place = slot(m, ring, index)
     assert place.start is not None
@@ -40,10 +40,16 @@ def copy_window(m: Any, op: Op, window: Sequence[V], pipe: Any, ring: Shared, in
     start = m.add(start, m.multiply(place.start, size))
     fixed = [_map(m, op.attributes["map"]), cuda_roles.filling(m, pipe), cuda_roles.is_first_producer(m)]
     inner, outer, *others = window[: -1 - rank : -1]
+    parts, rows = op.attributes.get("parts", 1), tensor_map.box[1]
+    if parts > 1:  # boxes below each other go to the blocks in turn
+        own = m.cluster_rank()
+        outer = m.add(outer, m.multiply(own, m.constant(dt.i32, rows)))
+        start = m.add(start, m.multiply(own, m.constant(dt.i32, ring.offset(rows, 0) * ring.dtype.itemsize)))
     for across, along in tensor_map.boxes(*op.attributes["block"][-2:]):
-        to = m.add(start, m.constant(dt.i32, ring.offset(across, along) * ring.dtype.itemsize))
-        at = [_moved(m, inner, along), _moved(m, outer, across), *others]
-        cuda_roles.assembly(m, _text(rank), to, *fixed, *at)
+        if across % (rows * parts) == 0:
+            to = m.add(start, m.constant(dt.i32, ring.offset(across, along) * ring.dtype.itemsize))
+            at = [_moved(m, inner, along), _moved(m, outer, across), *others]
+            cuda_roles.assembly(m, _text(rank, parts), to, *fixed, *at)
 
 
 def store_box(
@@ -78,9 +84,12 @@ def finish(m: Any) -> None:
         m.say('call void asm sideeffect "cp.async.bulk.wait_group 0;", "~{memory}"()')
 
 
-def _text(rank: int) -> str:
+def _text(rank: int, parts: int) -> str:
     coordinates = ", ".join(f"${4 + i}" for i in range(rank))
-    return f"@$3 {LOAD.format(rank=rank)} [$0], [$1, {{{coordinates}}}], [$2];"
+    if parts == 1:
+        return f"@$3 {LOAD.format(rank=rank)} [$0], [$1, {{{coordinates}}}], [$2];"
+    copy = f"@$3 {LOAD.format(rank=rank)}.multicast::cluster [$0], [$1, {{{coordinates}}}], [$2], blocks;"
+    return f"{{ .reg .b16 blocks; mov.b16 blocks, {(1 << parts) - 1}; {copy} }}"
 
 
 def _moved(m: Any, offset: V, by: int) -> V:

@@ -136,6 +136,7 @@ class Pipe:
     has_windows: bool
     has_tickets: bool = False
     is_fetched: bool = False
+    ctas: int = 1
     state: Any = None
 
 
@@ -145,7 +146,7 @@ def pipe(m: Any, op: Op) -> Pipe:
     has_tickets = op.attributes["has_tickets"]
     (memory,) = m.scratch([dt.u64], (3 if has_tickets else 2) * stages)
     how = (op.attributes["has_copies"], op.attributes["has_windows"], has_tickets, op.attributes["is_fetched"])
-    return Pipe(memory, stages, *how)
+    return Pipe(memory, stages, *how, ctas=op.attributes["ctas"])
 
 
 def copy(m: Any, op: Op, pointers: Any, ring: Shared, index: V, guard: V, mask: Any) -> None:

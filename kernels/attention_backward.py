@@ -255,7 +255,7 @@ def gradients_of_keys(
                 rows = start + tl.arange(0, STEP)
                 a = q_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
                 b = dout_steps.load([i, j, start, 0]).reshape(STEP, HEAD)
-                keep = seen_by(row, rows, ROWS, keys, shift, causal, window)
+                keep = seen_by(row, rows, ROWS, queries, keys, shift, causal, window)
                 top, mean = of_rows(lse + line, delta + line, rows, queries)
                 ds, k_sums, v_sums = added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype)
                 if IS_ADDED:
@@ -303,21 +303,17 @@ def seeing(row, ROWS, STEP, queries, keys, shift, causal, window):
     return tl.maximum(low, 0) // STEP * STEP, tl.minimum(high, queries)
 
 
-def seen_by(row, rows, ROWS, keys, shift, causal, window):
+def seen_by(row, rows, ROWS, queries, keys, shift, causal, window):
     """Which keys of a block each query sees; keys go down, queries across."""
     columns = row + tl.arange(0, ROWS)[:, None]
     first, last = limits(rows, keys, shift, causal, window)
-    return (columns >= first[None, :]) & (columns < last[None, :])
+    return (columns >= first[None, :]) & (columns < last[None, :]) & (rows < queries)[None, :]
 
 
 def of_rows(lse, delta, rows, queries):
-    """What queries take from their weights' exponents, infinite where they see nothing, and what from their gradients.
-
-    Behind the last query it is as if that saw nothing.
-    """
-    x = tl.load(lse + rows, mask=rows < queries, other=0.0)
-    sees_nothing = (x == -float("inf")) | (rows >= queries)
-    return tl.where(sees_nothing, float("inf"), x * LOG2_E), tl.load(delta + rows, mask=rows < queries, other=0.0)
+    """What queries take from their weights' exponents, and what from their gradients; 0 behind the last one."""
+    top = tl.load(lse + rows, mask=rows < queries, other=0.0) * LOG2_E
+    return top, tl.load(delta + rows, mask=rows < queries, other=0.0)
 
 
 def added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype):
@@ -329,7 +325,7 @@ def added(x, y, a, b, keep, top, mean, scale, k_sums, v_sums, dtype):
 
 
 def weights(x, y, keep, top, scale):
-    """The weights by which values were summed, of keys and queries either way round."""
+    """The weights by which values were summed, of keys and queries either way round; 0 for what is not seen."""
     p = tl.exp2(tl.dot(x, y.T) * (scale * LOG2_E) - top)
     return tl.where(keep, p, 0.0)
 

@@ -251,6 +251,10 @@ def _making_words(block: Block) -> set[Statement]:
     return {*words, *(s for s in casts if isinstance(s, Op) and s.row.is_cast and counts[s.results[0]] == 1)}
 
 
+def _branches(statement: Statement) -> bool:
+    return isinstance(statement, Op) and statement.row.branches
+
+
 class _Opened:
     """The block's statements again, with the products that are open at each place, oldest first."""
 
@@ -262,7 +266,10 @@ class _Opened:
         self.making = _making_words(block)
 
     def ordered(self) -> list[Statement]:
-        """The statements: what follows from the last product's sums, or makes what the next one holds, comes last."""
+        """The statements: what follows from the last product's sums, or makes what the next one holds, comes last.
+
+        What branches stays in its place.
+        """
         statements = list(self.block.statements)
         if not self.making:
             return statements
@@ -271,7 +278,7 @@ class _Opened:
         for statement in statements:
             if used_below(statement) & following:
                 following |= set(statement.results)
-                late.add(statement)
+                late |= set() if _branches(statement) else {statement}
         return [*(s for s in statements if s not in late), *(s for s in statements if s in late)]
 
     def add(self, statement: Statement) -> None:
@@ -305,7 +312,18 @@ class _Opened:
                     result, product.attributes["columns"], len(self.open), *(self.same.get(v, v) for v in words)
                 )
                 waiting.statements += freeing
-        self.statements += waiting.statements
+        place = len(self.statements) if any(freeing for _, freeing in done) else self._place_before_reads()
+        self.statements[place:place] = waiting.statements
+
+    def _place_before_reads(self) -> int:
+        """Where small tiles begin to be read from shared memory for the next statement: they take no registers before."""
+        place = first = len(self.statements)
+        while place and isinstance(op := self.statements[place - 1], Op) and (op.row.is_view or not op.row.effect):
+            if not (op.row.is_view or op.row.reads_shared or not op.operands):
+                break
+            place -= 1
+            first = place if op.row.reads_shared else first
+        return first
 
     def finish(self) -> None:
         if self.open:

@@ -15,22 +15,39 @@ HEADS = [32, 64, 128, 256]
 
 LOG2_E, LN_2 = 1.4426950408889634, 0.6931471805599453
 CACHE_BYTES = 32 << 20  # of keys and values that programs read again while they are near
+STALE = 8  # by how much, in powers of two, weights may exceed 1 before sums are rescaled: halves hold 256
 FREE, FIRST, LAST = 0, 1, 2  # `causal`: no, or so that the first keys and queries meet, or the last ones
 
-LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **GROUPS}
-MEDIUM = LARGE | {"BLOCK_N": 64, **WARPS}  # where warps multiply, each whole rows
-GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
+# SKIPS: a warp rescales sums only in steps in which a row of its own has a new greatest weight, of which there are few
+# where keys are many; wide heads with less of them lose more by asking than they save.
+LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "SKIPS": True, "num_warps": 8, "num_stages": 2, "aligned": True, **GROUPS}
+BRIEF = LARGE | {"SKIPS": False}
+MANY_KEYS = 8192
+MEDIUM = LARGE | {"BLOCK_N": 64, "SKIPS": False, **WARPS}  # where warps multiply, each whole rows
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "SKIPS": False, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
 SMALL = GENERAL | {"BLOCK_M": 32, "BLOCK_N": 32}  # for heads that fill the registers
-ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "narrow": False, "device": "cpu"}
+SHORT = GENERAL | {"BLOCK_N": 32, "aligned": True}  # where addresses take few of them
+ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "SKIPS": False, "narrow": False, "device": "cpu"}
 TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
-CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, MEDIUM, GENERAL, SMALL, ON_CPU)]
+CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, BRIEF, MEDIUM, SHORT, GENERAL, SMALL, ON_CPU)]
 
 
-def fits(D, HEAD, BLOCK_M):
+def in_use(D, HEAD, BLOCK_M, BLOCK_N, SKIPS, RESCALE):
+    """What fits; only where CUDA devices multiply halves of usual heads is there a choice of when sums are rescaled."""
+    is_choice = D.itemsize == 2 and HEAD in (64, 128) and BLOCK_M != 256
+    is_brief = BLOCK_N == 128 and not SKIPS
+    is_asked = (HEAD == 128 and RESCALE == "exact") if is_brief else (RESCALE == "exact" or is_choice)
+    return fits(D, HEAD, BLOCK_M, BLOCK_N) and is_asked
+
+
+def fits(D, HEAD, BLOCK_M, BLOCK_N):
     """Wide elements and wide heads have the tile for all calls; the tallest is for the usual ones of narrow heads."""
-    if BLOCK_M in (32, 64, 256):
-        return BLOCK_M == 256 or (BLOCK_M == 32) == (HEAD == 256)
-    return D.itemsize == 2 and (HEAD == 64 or (HEAD <= 128 and BLOCK_M == 128))
+    is_wide = D.itemsize * HEAD >= 256
+    if BLOCK_M == 64 and BLOCK_N == 32:
+        return D.itemsize == 4 and HEAD in (64, 128)
+    if BLOCK_M in (32, 64):
+        return (BLOCK_M == 32) == is_wide
+    return BLOCK_M == 256 or (D.itemsize == 2 and (HEAD == 64 or (HEAD <= 128 and BLOCK_M == 128)))
 
 
 def programs(batch, heads, queries, BLOCK_M):
@@ -65,19 +82,22 @@ def suits(
     return is_right & is_shared & (lse_size * HEAD == q_size)
 
 
-def is_fastest(queries, causal, BLOCK_M):
-    """Whether a tile is full enough; tall ones compute more of what no query sees."""
-    least = gm.where(causal > 0, 4096, 1024)
-    return (BLOCK_M <= 64) | (BLOCK_M == 256) | (queries >= gm.where(BLOCK_M == 192, least, 64))
+def rank(queries, keys, causal, HEAD, BLOCK_M, SKIPS):
+    """2 for a tile that is full enough, and skips where that pays; tall ones compute more of what no query sees."""
+    least = gm.where(BLOCK_M == 192, gm.where(causal > 0, 4096, 1024), 64)
+    is_slow = SKIPS & (HEAD == 128) & (keys < MANY_KEYS)
+    is_for_all = (BLOCK_M <= 64) | (BLOCK_M == 256)
+    return gm.where(is_for_all, 1, gm.where(queries >= least, gm.where(is_slow, 1, 2), 0))
 
 
 @gm.kernel(
     configs=CONFIGS,
     HEAD=HEADS,
-    where=fits,
+    RESCALE=["exact", "lazy"],
+    where=in_use,
     grid=programs,
     pick=suits,
-    prefer=is_fastest,
+    prefer=rank,
     backward="attention_backward",
 )
 def attention_forward(
@@ -95,6 +115,7 @@ def attention_forward(
     out_width: gm.shape["out", 3] = None, out_batch: gm.stride["out", 0] = None, out_head: gm.stride["out", 1] = None,
     out_row: gm.stride["out", 2] = None, out_column: gm.stride["out", 3] = None, lse_size: gm.size["lse"] = None,
     HEAD: gm.constexpr = None, BLOCK_M: gm.constexpr = None, BLOCK_N: gm.constexpr = None,
+    SKIPS: gm.constexpr = None, RESCALE: gm.constexpr = None,
 ):  # fmt: skip
     """out = softmax(scale * q @ k.T) @ v for each head, and lse = the logarithm of the sum of exponentials.
 
@@ -106,6 +127,10 @@ def attention_forward(
     sees so many of these at most, the last ones; without `causal`, those nearer than that on both sides. A query that
     sees nothing gives 0, and -inf in lse. `scale` must not be negative: out is NaN then. Sums are f32, weights are
     rounded to the dtype of v.
+
+    With `RESCALE="lazy"` sums are rescaled only when the greatest weight of a row has grown 256 times, which takes less
+    time and rounds otherwise, since weights reach 256: errors are up to 1.3 times as large. That is for f16, bf16 and
+    heads of 64 and 128 on CUDA devices, and makes a difference where warpgroups multiply.
     """
     shift = tl.where(causal == 2, keys - queries, 0)
     window = tl.minimum(window, queries + keys)
@@ -113,7 +138,7 @@ def attention_forward(
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK_N, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK_N, HEAD)
     to = blocks_of(out, batch, heads, queries, out_batch, out_head, out_row, BLOCK_M, HEAD)
-    factor = factor_of(scale)
+    factor, is_lazy = factor_of(scale), tl.constexpr(SKIPS and RESCALE == "lazy")
     height = tl.cdiv(queries, BLOCK_M)
     near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
     for tile in range(tl.program_id(0), batch * heads * height, tl.num_programs(0)):
@@ -133,9 +158,10 @@ def attention_forward(
             columns = start + tl.arange(0, BLOCK_N)
             s = tl.dot(x, k_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD).T)
             keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-            p, fall, most = weights(tl.where(keep, s, -float("inf")), most, factor)
+            p, fall, top = weights(tl.where(keep, s, -float("inf")), most, factor, is_lazy)
             total = total * fall + tl.sum(p, 1)
-            sums *= fall[:, None]
+            sums = rescaled(sums, fall, top > most, SKIPS)
+            most = top
             sums = tl.dot(p.to(D), v_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD), sums)
         sums *= inverse_of(total)[:, None]
         to.store([i, j, row, 0], sums.to(D).reshape(1, 1, padded(BLOCK_M), HEAD))
@@ -147,12 +173,24 @@ def factor_of(scale):
     return tl.where(scale >= 0, tl.maximum(scale * LOG2_E, 1e-30), float("nan"))
 
 
-def weights(s, most, factor):
-    """2 to the power of products times `factor`, less the greatest so far; what earlier ones fall by; the greatest."""
+def weights(s, most, factor, IS_LAZY=False):
+    """2 to the power of products times `factor`, less the greatest so far; what earlier ones fall by; the greatest.
+
+    If it `IS_LAZY`, that is one that was the greatest, until another exceeds it by more than STALE.
+    """
     top = tl.maximum(most, tl.max(s, 1) * factor)
+    if IS_LAZY:
+        top = tl.where(top - most > STALE, top, most)
     origin = tl.where(top == -float("inf"), 0.0, top)
     # Rounded once: large products would lose what they differ by.
     return tl.exp2(tl.fma(s, factor, -origin[:, None])), tl.exp2(most - origin), top
+
+
+def rescaled(sums, fall, is_raised, SKIPS):
+    """Sums times what their rows fall by; or, if it `SKIPS`, those of rows whose greatest was raised: others have 1."""
+    if SKIPS:
+        return tl.where(is_raised[:, None], sums * fall[:, None], sums)
+    return sums * fall[:, None]
 
 
 def inverse_of(total):

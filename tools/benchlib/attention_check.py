@@ -114,6 +114,6 @@ def verdict(problem: Problem, found: dict[str, dict[str, float]], name: str) -> 
     limit = WITHOUT_CUDNN[problem.dtype] if math.isnan(times) else TIMES_CUDNN
     if not (largest if math.isnan(times) else times) <= limit:
         return f"error {largest:.1e}" + ("" if math.isnan(times) else f", {times:.2f} times cuDNN's")
-    if name == OURS and not found[name].get("lse", 0.0) <= LSE_ERROR:
+    if name.startswith(OURS) and not found[name].get("lse", 0.0) <= LSE_ERROR:
         return f"lse {found[name]['lse']:.1e} apart"
     return ""

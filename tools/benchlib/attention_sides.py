@@ -14,6 +14,7 @@ from benchlib.attention_cases import BACKWARD, DECODE, FORWARD, LOG2_E, Arrays, 
 from benchlib.contest import COPY, OURS
 from benchlib.work import load_specs
 
+LAZY = f"{OURS} lazy"  # the forward whose sums are rescaled where weights would exceed 256
 CUDNN = "cuDNN"
 FLASH = "FlashAttention-2"
 TRITON = "triton"
@@ -36,6 +37,7 @@ def sides_of(problem: Problem, arrays: Arrays) -> dict[str, Callable[[], Call]]:
     ours = {FORWARD: our_forward, BACKWARD: our_backward, DECODE: our_decode}[problem.kernel]
     torch_side = torch_backward if problem.kernel == BACKWARD else torch_forward
     makers: dict[str, Callable[[], Call]] = {OURS: partial(ours, problem, arrays)}
+    makers |= {LAZY: partial(our_forward, problem, arrays, RESCALE="lazy")} if problem.kernel == FORWARD else {}
     makers |= {name: partial(torch_side, name, problem, arrays) for name in (CUDNN, FLASH)}
     if problem.kernel != DECODE:
         return makers | {TRITON: partial(triton_call, problem, arrays)}
@@ -47,14 +49,14 @@ def computes(name: str) -> bool:
     return name not in (READ, COPY)
 
 
-def our_forward(problem: Problem, arrays: Arrays) -> Call:
+def our_forward(problem: Problem, arrays: Arrays, **constants: str) -> Call:
     """Return the call of attention_forward, which writes `lse`, too."""
     from gristmill import kernels
 
     tensors = [arrays[name] for name in ("q", "k", "v", "out", "lse")]
 
     def call() -> Arrays:
-        kernels.attention_forward(*tensors, problem.scale, int(problem.is_causal))
+        kernels.attention_forward(*tensors, problem.scale, int(problem.is_causal), **constants)
         return {"out": arrays["out"], "lse": arrays["lse"]}
 
     return call

@@ -20,6 +20,7 @@ FORMATS = (".svg", ".png")
 GREY = "#868e96"
 COLOURS = {
     OURS: "#e8590c",
+    f"{OURS} lazy": "#ffa94d",
     "torch": "#1c7ed6",
     "cuDNN": "#1c7ed6",
     "FlashAttention-2": "#ae3ec9",

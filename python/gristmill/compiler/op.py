@@ -46,7 +46,7 @@ class OpRow:
     its first operand chooses between the others. `of_grid`: "program" for which program it is, "programs" for how many.
     `is_relayout`: it is the same tile in another layout. `is_shared_view`: it names a tile that lies in shared memory;
     `reads_shared`: it brings one to registers. `is_for_held`: it makes what a product takes from registers.
-    `is_common`: all threads have the whole of its results.
+    `is_common`: all threads have the whole of its results. `branches`: warps may go different ways in it.
     `waits_for_slot`, `frees_slot`: of a pipe, for those who read it. `passes_turn`: to begin products.
     `operand_layout(op, layout of the result)` and `result_layout(op, layout of the operand)` relate layouts;
     `forward_layout` is the inverse of the former, for views that have one.
@@ -82,6 +82,7 @@ class OpRow:
     reads_shared: bool = False
     is_for_held: bool = False
     is_common: bool = False
+    branches: bool = False
     waits_for_slot: bool = False
     frees_slot: bool = False
     passes_turn: bool = False

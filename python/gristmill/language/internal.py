@@ -12,6 +12,7 @@ from gristmill.compiler.ir import Tile, Value
 from gristmill.compiler.layout import Layout
 from gristmill.compiler.op import ROWS, emit, emit_several, op
 from gristmill.compiler.tensor import in_halves, in_words, sums_of
+from gristmill.language.regions import combine_by
 from gristmill.language.types import as_value
 
 
@@ -253,3 +254,25 @@ settle.forward_layout = lambda op, layout: layout
 @settle.lower(on="threads")
 def _(m: Any, op: Any, x: Any, words: Any = None) -> Any:
     return m.settle(op, x, words)
+
+
+@op("internal", kind="tile", branches=True)
+def change(x: Any, condition: Any, others: Any) -> Value:
+    """What the op's block makes of the elements of x and `others` where `condition` holds, and x elsewhere."""
+    operands = [as_value(v) for v in (x, condition, *others)]
+    return emit("change", operands[0].type, *operands)
+
+
+@change.reference
+def _(x: Any, condition: Any, *others: Any, op: Any, machine: Any) -> Any:
+    return np.where(condition, machine.combine(op.blocks[0], [x], others)[0], x)
+
+
+change.forward_layout = lambda op, layout: layout
+change.operand_layout = lambda op, layout: layout
+
+
+@change.lower(on="threads")
+def _(m: Any, op: Any, x: Any, condition: Any, *others: Any) -> Any:
+    made = combine_by(m, op)
+    return m.change(x, condition, others, lambda *elements: made(elements, ())[0])

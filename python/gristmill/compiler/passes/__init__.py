@@ -9,6 +9,7 @@ from gristmill.compiler.passes import (
     access,
     apart,
     carried,
+    change,
     divisions,
     gather,
     hold,
@@ -64,7 +65,9 @@ PIPELINE: tuple[tuple[str, Pass, tuple[str, ...]], ...] = (
     ("pipeline", pipeline.run, ("cuda",)),
     # After it, which knows whose rows they are; before loops are shifted.
     ("apart", apart.run, ("cuda",)),
-    # After it: shifted products take from the rings that it made.
+    # After it, which looks at choices as such; before a layout says who has an element.
+    ("change", change.run, ("cuda",)),
+    # After `pipeline`: shifted products take from the rings that it made.
     ("overlap", overlap.run, ("cuda",)),
     # After all that change tiles: every one of a threaded machine gets a layout. A host thread holds whole tiles.
     ("layout", layout.run, ("cuda",)),

@@ -95,7 +95,7 @@ class _Axes:
             self._pair(x, result, of_axis)
         elif op.row.kind == "elementwise" and len({v.type.shape for v in values}) <= 1:
             self._same(values)
-        elif not (op.name in ("constant", "splat") or op.row.is_window):
+        elif not (_is_even(op) or op.row.is_window):
             self.whole |= set(values)
 
     def _same(self, values: list[Value] | tuple[Value, ...]) -> None:
@@ -105,6 +105,11 @@ class _Axes:
     def _pair(self, x: Value, y: Value, of_axis: dict[int, int]) -> None:
         self.links.setdefault(x, []).append((y, of_axis))
         self.links.setdefault(y, []).append((x, {v: k for k, v in of_axis.items()}))
+
+
+def _is_even(op: Op) -> bool:
+    """Whether all elements are one number."""
+    return "value" in op.attributes or (op.row.is_view and op.operands[0].type.is_scalar)
 
 
 def _windows(body: Block) -> Iterator[tuple[Op, Value]]:

@@ -83,7 +83,7 @@ class _Pulled:
 
     def _is_small_load(self, op: Op) -> bool:
         is_plain = op.row.goes_by_register and op.row.effect == "read" and not op.attributes.get("volatile")
-        return is_plain and op.results[0].type.elements <= self.function.threads
+        return (is_plain or op.row.reads_shared) and op.results[0].type.elements <= self.function.threads
 
 
 def _anchored_results(op: Op, function: Function, found: dict[Value, Layout]) -> dict[Value, Layout]:
@@ -158,6 +158,8 @@ def _derived(shape: Shape, ops: list[Op], natural: dict[Shape, Layout]) -> Layou
     """The layout that a shape has by an op that relates it to a settled one."""
     for op in ops:
         if not op.results or not op.operands or op.operands[0].type.shape == op.results[0].type.shape:
+            continue
+        if op.row.is_for_held:  # halves of products lie side by side, those of other layouts may not
             continue
         source, result = op.operands[0].type.shape, op.results[0].type.shape
         forward = op.row.result_layout or op.row.forward_layout
@@ -310,7 +312,7 @@ class _Fitter:
         if isinstance(made, Op) and self._is_made_again(layout, value, made):
             needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout
             operands = [self._in(needed, operand, near, before) for operand in made.operands]
-            before.append(Op(made.row, operands, dict(made.attributes), [result], near.position))
+            before.append(Op(made.row, operands, dict(made.attributes), [result], near.position, made.blocks))
         else:
             before.append(Op(ROWS["relayout"], [value], {}, [result], near.position))
         self.made[result] = before[-1]
@@ -334,9 +336,9 @@ class _Fitter:
         made = self.made.get(value)
         if not value.type.shape or self.layouts.get(value) == layout or self._is_free(value):
             return 0
-        if not isinstance(made, Op) or made.row.effect or made.blocks or depth == MOST_AGAIN:
+        if not isinstance(made, Op) or made.row.effect or depth == MOST_AGAIN:
             return value.type.elements
-        is_seen_through = made.row.is_view and made.row.operand_layout
+        is_seen_through = (made.row.is_view or made.row.branches) and made.row.operand_layout
         if not (is_seen_through or made.row.is_elementwise):
             return value.type.elements
         needed = made.row.operand_layout(made, layout) if made.row.operand_layout else layout

@@ -316,7 +316,7 @@ class _Opened:
         self.statements[place:place] = waiting.statements
 
     def _place_before_reads(self) -> int:
-        """Where small tiles begin to be read from shared memory for the next statement: they take no registers before."""
+        """Where small tiles begin to be read from shared memory for what follows: they take no registers before."""
         place = first = len(self.statements)
         while place and isinstance(op := self.statements[place - 1], Op) and (op.row.is_view or not op.row.effect):
             if not (op.row.is_view or op.row.reads_shared or not op.operands):

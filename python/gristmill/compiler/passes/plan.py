@@ -292,7 +292,7 @@ def _stages(loop: For, loads: list[tuple[Op, Op]], function: Function) -> int:
     read = {v for s in loop.body.statements for v in s.operands}
     others_outside = (s for s in walk(function.body) if isinstance(s, Op) and s.row.is_kept and s.results[0] in read)
     kept = sum(kept_bytes(op) for op in {*others, *others_outside} - gone)
-    if any(op.attributes["has_rows"] for op in products_in(loop.body)):
+    if any(op.attributes["has_rows"] or op.attributes["is_held"] for op in products_in(loop.body)):
         others = [op for op in others if not _stays_in_warp(op)]
     moved = max(map(exchanged_bytes, others), default=0)
     return min(asked, (function.shared_bytes - kept - moved) // size) if size else 0

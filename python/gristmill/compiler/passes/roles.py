@@ -105,10 +105,15 @@ def split(function: Function) -> bool:
         _consume_fixed(one, ring)
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
-    if producer.num_warps == PRODUCER_WARPS and function.present_warps in ALL_TELL:
+    if producer.num_warps == PRODUCER_WARPS and function.present_warps in ALL_TELL and _has_groups(plans):
         function.registers = ALL_TELL[function.present_warps] if all(map(_is_told, plans)) else ALL_COPY
     function.layouts |= producer.layouts
     return True
+
+
+def _has_groups(plans: list[Plan]) -> bool:
+    """Whether warpgroups multiply: without, ptxas ignores how many registers each role asks for (C7508)."""
+    return any(op.attributes["by_groups"] for plan in plans for op in products_in(plan.loop.body))
 
 
 def _shares_of_steps(plans: list[Plan]) -> list[Op]:

@@ -31,7 +31,7 @@ def run(function: Function) -> None:
             function.num_warps *= 2
     else:
         function.num_warps = min(MAX_WARPS, function.num_warps * blocks)
-        function.overflows = elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
+        function.overflows |= elements > ELEMENTS_OF_THREAD * 32 * function.num_warps
 
 
 def is_much(function: Function, elements: int) -> bool:

@@ -44,7 +44,7 @@ from gristmill.dtypes import Dtype
 from gristmill.language.float8 import is_float8
 
 LOWEST_SM = 80
-MOST_TOGETHER = 72  # of products that follow from each other
+MOST_TOGETHER = 80  # of products that follow from each other
 MOST_OF_ROWS = 192  # where warps have whole rows, and hold what follows from them
 MOST_SHARED_BEFORE = 3  # of all room the third part
 # Sums of a thread, where operands take registers too, or half as many where each is split and no warps of their own
@@ -175,7 +175,8 @@ def _product(op: Op, made: dict[Value, Statement], function: Function, known: Kn
     function.overflows |= not by_groups and sums > (most // 2 if is_split else most)
     how = {"precision": op.attributes.get("precision", ""), "by_groups": by_groups, "pending": 0}
     is_promoted = by_groups and (is_float8(a.dtype) or how["precision"] == "tf32x3")
-    how |= {"columns": used_shape(op.operands[1], made)[1], "is_promoted": is_promoted}
+    depth, columns = used_shape(op.operands[1], made)
+    how |= {"columns": columns, "depth": depth, "is_promoted": is_promoted}
     how["is_taken"] = by_groups and is_taken(op, made)
     how["order"] = ACROSS if how["is_taken"] and lie_across(op, made)[0] else IN_ORDER
     dtype = a.dtype if by_groups else multiplied(a.dtype)  # type: ignore[arg-type]

@@ -27,7 +27,15 @@ from gristmill.compiler.ir import (
 )
 from gristmill.compiler.op import Builder, building
 from gristmill.compiler.passes import access
-from gristmill.compiler.tensor import GROUP_ROWS, GROUP_WARPS, MOST_COLUMNS, PANEL_BYTES, fits_groups, panel_bytes
+from gristmill.compiler.tensor import (
+    GROUP_DEPTH_BYTES,
+    GROUP_ROWS,
+    GROUP_WARPS,
+    MOST_COLUMNS,
+    PANEL_BYTES,
+    fits_groups,
+    panel_bytes,
+)
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
 from gristmill.language.windows import padded_shape, parts_of
@@ -109,16 +117,20 @@ def _tile(op: Op) -> Tile:
 
 
 def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bool:
-    """Whether warpgroups can multiply; padding may only be behind the columns that one instruction computes."""
+    """Whether warpgroups can multiply; padding may only be behind the columns that one instruction computes, and behind
+    the depth that whole instructions take."""
     a, b = (v.type for v in product.operands[:2])
     if not is_for_groups(product, made, function.num_warps):
         return False
     left, right = (used_shape(value, made) for value in product.operands[:2])
+    source = source_of(product.operands[0], made)
+    is_window = isinstance(source, Op) and source.row.is_window
     is_whole = b.shape[1] <= MOST_COLUMNS and a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
     is_padded = right[1] != b.shape[1]
     rows = (a.shape[0], GROUP_ROWS * function.present_warps // GROUP_WARPS)
     has_rows = left[0] in rows and left[1:] == a.shape[1:]
-    return has_rows and right[0] == b.shape[0] and (not is_padded or (is_whole and right[1] % 8 == 0))
+    has_depth = right[0] == b.shape[0] or (right[0] * b.dtype.itemsize % GROUP_DEPTH_BYTES == 0 and not is_window)
+    return has_rows and has_depth and (not is_padded or (is_whole and right[1] % 8 == 0))
 
 
 def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> bool:

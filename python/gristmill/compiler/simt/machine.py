@@ -255,9 +255,12 @@ class SimtMachine(PipeMachine, ArithmeticMachine, ThreadMachine):
         """Products see what stores do."""
 
     def multiply_shared(self, op: Op, a: Any, b: Any, layout: Layout, sums: list[V]) -> list[V]:
-        columns, pairs = op.attributes["columns"], terms(a, b)
+        columns, depth, pairs = op.attributes["columns"], op.attributes["depth"], terms(a, b)
         rows = GROUP_ROWS * self.function.present_warps // GROUP_WARPS if self.function.absent_warps else None
-        *small, large = (self._matrix(x, (rows, None), y.dtype) @ self._matrix(y, (None, columns)) for x, y in pairs)
+        *small, large = (
+            self._matrix(x, (rows, None), y.dtype)[:, :depth] @ self._matrix(y, (depth, columns))[:depth]
+            for x, y in pairs
+        )
         product = np.where(np.isnan(sum(small)), 0, sum(small)) + large if small else large
         registers = [r for r in range(layout.registers) if layout.at(r)[1] < columns]
         results: list[V] = []

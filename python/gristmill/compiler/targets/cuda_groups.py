@@ -53,7 +53,7 @@ def multiply_shared(m: Any, op: Op, a: Any, b: Any, layout: Layout, sums: list[V
     shared = {x: _descriptor(m, x, layout, side) for x, side in tiles.items() if not _is_held(x)}
     held = [x for x in tiles if _is_held(x)]
     words = [m.bitcast(word, dt.u32) for x in held for word in x.registers]
-    depth = pairs[0][1].shape[0]
+    depth = op.attributes["depth"]
     most = MOST_PROMOTED_COLUMNS if op.attributes["is_promoted"] else MOST_COLUMNS
     columns = min(most, 4 << sum(1 for basis in layout.reg if basis[1]), op.attributes["columns"])
     places = _places(layout, columns, len(sums))

@@ -5,6 +5,7 @@ Shared by the machine that emits PTX and one that executes the same steps; both 
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ class Late(Sequence[V]):
             self.kept[register] = take_out
 
 
+FEW_TESTS = 8  # elements of a thread for each bool that its warp looks at before it branches
 LATE_ACCESSES = 3  # that a store and the ones after it have asked for
 
 
@@ -111,6 +113,14 @@ class ThreadMachine(TensorMachine):
     @abstractmethod
     def shuffle_index(self, x: V, lane: V) -> V:
         """What the lane of the same warp that `lane` names has in x."""
+
+    @abstractmethod
+    def any_of_warp(self, x: V) -> V:
+        """Whether the bool x holds in some thread of the own warp."""
+
+    @abstractmethod
+    def in_warps(self, condition: V, compute: Callable[[], list[V]], otherwise: list[V]) -> list[V]:
+        """What `compute` gives in warps where the condition holds, in all threads or in none; `otherwise` elsewhere."""
 
     @abstractmethod
     def keep(self, elements: Sequence[V]) -> list[V]:
@@ -200,6 +210,23 @@ class ThreadMachine(TensorMachine):
 
         registers = Late(layout.registers, emit)
         return Held(layout, registers if any(isinstance(c, Late) for c in columns) else list(registers))
+
+    def change(self, x: Held, condition: Held, others: Sequence[Held], function: Callable[..., V]) -> Held:
+        """function(x, *others) where the condition holds, else x; warps branch where threads have few conditions."""
+        columns = [condition.registers, x.registers, *(other.registers for other in others)]
+        rows = {tuple(map(id, row)): row for row in zip(*columns, strict=True)}
+        places = {key: place for place, key in enumerate(rows)}
+        tests = list({id(row[0]): row[0] for row in rows.values()}.values())
+
+        def compute() -> list[V]:
+            return [self.select(test, function(*row), row[0]) for test, *row in rows.values()]
+
+        if len(tests) * FEW_TESTS > len(rows):
+            changed = compute()
+        else:
+            goes = self.any_of_warp(functools.reduce(self.bit_or, tests))
+            changed = self.in_warps(goes, compute, [row[1] for row in rows.values()])
+        return Held(x.layout, [changed[places[tuple(map(id, row))]] for row in zip(*columns, strict=True)])
 
     def uniform(self, result: Value, element: V) -> V | Held:
         if result.type.is_scalar:

@@ -117,7 +117,7 @@ def time_of_shared(m, n, depth, of_row, of_column):
 def time_of_pairs(m, n, depth):
     """The same for two programs a multiprocessor, of which one computes what the other one waits."""
     rounds = 2 * gm.cdiv(gm.cdiv(m, 128) * gm.cdiv(n, 128), 2 * gm.sm_count)
-    return rounds * (128 * 128 * 108) * gm.maximum(depth, 1)
+    return rounds * (128 * 128 * 118) * gm.maximum(depth, 1)
 
 
 def is_worth_copies(m, n, depth):

@@ -75,7 +75,9 @@ def test_sizes_that_no_tile_divides(run, dtype):
         assert_product(run, matrix(m, depth, dtype), matrix(depth, n, dtype), most=3 * MOST[dtype])
 
 
-TILES = {(c["BLOCK_M"], c["BLOCK_N"], c["PER_TWO"], c["PRECISION"]) for s in KERNEL.expanded if (c := dict(s.constants))}
+TILES = {
+    (c["BLOCK_M"], c["BLOCK_N"], c["PER_TWO"], c["PRECISION"]) for s in KERNEL.expanded if (c := dict(s.constants))
+}
 
 
 @on_each_in_order

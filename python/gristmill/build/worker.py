@@ -7,6 +7,7 @@ job, and answers each with a line of JSON and, if that says so, packed code (`gr
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gristmill.declare import Kernel
 
 COMPILER = "gristmill.build.worker:compile_for"
+GARBAGE = 100_000  # objects
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -270,6 +272,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="gristmill-") as folder:
         setup = setup.unpacked(Path(folder)) if setup.files else setup
         answer_one = _prepare(setup)
+        gc.freeze()  # what a job leaves is little beside what is loaded: it is looked for more seldom
+        gc.set_threshold(GARBAGE)
         with shown_from(Path(setup.project_dir)):
             for line in requests:
                 answers.write(answer_one(Request(**json.loads(line))))

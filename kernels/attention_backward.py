@@ -6,7 +6,7 @@ import numpy as np
 from attention import CASES as FORWARD
 from attention import FIRST, HEADS, LAST, LOG2_E, blocks_of, case, is_laid, limits, np_seen, place_of, seen, together
 from attention import cost as forward_cost
-from tiles import GROUPS, WARPS, next_turn
+from tiles import CUDA, GROUPS, WARPS, next_turn
 
 import gristmill as gm
 import gristmill.language as tl
@@ -17,19 +17,40 @@ D = gm.dtype_var("D", [gm.f16, gm.bf16, gm.f32])
 # A program sums gradients of a block of keys, or of queries, by steps of so many rows of the others.
 LARGE = {"ROWS": 128, "num_warps": 8, "num_stages": 2, "aligned": True, **GROUPS}
 MEDIUM = LARGE | {"STEP": 32, **WARPS}  # where warps multiply, each whole rows
-HALF = MEDIUM | {"ROWS": 64, "num_warps": 4}
-GENERAL = {"ROWS": 64, "STEP": 32, "num_warps": 8, "num_stages": 1, "narrow": False}
-SMALL = GENERAL | {"ROWS": 32, "STEP": 16}  # for heads that fill the registers
-CONFIGS = [gm.Config(STEP=64, **LARGE), gm.Config(STEP=128, **LARGE)]
-CONFIGS += [gm.Config(**tile) for tile in (MEDIUM, HALF, GENERAL, SMALL)]
+HALF = MEDIUM | {"ROWS": 64, "STEP": 16}
+GENERAL = {"num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
+ON_CPU = {"ROWS": 64, "STEP": 32, "narrow": False, "device": "cpu"}
+# Rows and steps of those for all calls, by the bytes of a head's row: sums and addresses just stay in registers.
+TILES = {64: (64, 32), 128: (64, 32), 256: (32, 32), 512: (16, 16)}
+TILES_IN_ORDER = {128: (64, 16), 256: (16, 32), 512: (16, 16)}
 
 
-def fits(D, HEAD, ROWS, STEP, num_warps):
+def configurations(large, tiles):
+    """Of rows and steps where warpgroups multiply, of others for aligned calls, for all calls, and for CPUs."""
+    chosen = [LARGE | {"ROWS": rows, "STEP": step} for rows, step in large]
+    chosen += [MEDIUM, HALF, *(GENERAL | {"ROWS": rows, "STEP": step} for rows, step in dict.fromkeys(tiles.values()))]
+    return [gm.Config(**tile) for tile in (*chosen, ON_CPU)]
+
+
+def fits(D, HEAD, ROWS, STEP, num_stages=None):
     """Wide elements and wide heads have the tile for all calls; the steps of narrow heads are longer."""
-    if ROWS < 128 and num_warps == 8:
-        return (ROWS == 32) == (HEAD == 256) and (HEAD < 256 or D.itemsize == 2)
-    tiles = [(128, 128), (128, 32)] if HEAD <= 64 else [(128, 64), (64, 32)]
-    return D.itemsize == 2 and HEAD <= 128 and (ROWS, STEP) in tiles
+    large = (128, 128) if HEAD <= 64 else (128, 64)
+    return suits_head(D, HEAD, (ROWS, STEP), num_stages, large, TILES)
+
+
+def fits_in_order(D, HEAD, ROWS, STEP, num_stages=None):
+    """As `fits`: products of both loops take more registers."""
+    large = (128, 64) if HEAD <= 64 else (64, 64)
+    return suits_head(D, HEAD, (ROWS, STEP), num_stages, large, TILES_IN_ORDER)
+
+
+def suits_head(D, HEAD, tile, stages, large, tiles):
+    """Whether a tile is in use; CPUs have one for all heads."""
+    if stages == 2:
+        medium = (128, 32) if HEAD <= 64 else (64, 16)
+        return D.itemsize == 2 and HEAD <= 128 and tile in (large, medium)
+    size = D.itemsize * HEAD
+    return size in tiles and (stages is None or tile == tiles[size])
 
 
 def is_fastest(keys, ROWS):
@@ -127,7 +148,14 @@ def attention_delta(
     tl.store(delta + head * queries + lines, sums, mask=lines < queries)
 
 
-@gm.kernel(configs=CONFIGS, HEAD=HEADS, where=fits, grid=programs, pick=suits, prefer=is_fastest)
+@gm.kernel(
+    configs=configurations([(128, 64), (128, 128)], TILES),
+    HEAD=HEADS,
+    where=fits,
+    grid=programs,
+    pick=suits,
+    prefer=is_fastest,
+)
 def attention_backward(
     q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
     dq: gm.ptr[gm.f32], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,
@@ -177,7 +205,14 @@ def attention_backward(
     )  # fmt: skip
 
 
-@gm.kernel(configs=CONFIGS[:5], HEAD=HEADS[1:3], where=fits, grid=programs_in_order, pick=suits, prefer=is_fastest)
+@gm.kernel(
+    configs=configurations([(128, 64), (64, 64)], TILES_IN_ORDER),
+    HEAD=HEADS[1:3],
+    where=fits_in_order,
+    grid=programs_in_order,
+    pick=suits,
+    prefer=is_fastest,
+)
 def attention_backward_ordered(
     q: gm.ptr[D], k: gm.ptr[D], v: gm.ptr[D], dout: gm.ptr[D], lse: gm.ptr[gm.f32], delta: gm.ptr[gm.f32],
     dq: gm.ptr[D], dk: gm.ptr[D], dv: gm.ptr[D], scale: gm.f32, causal: gm.i32 = 0, window: gm.i32 = 0,

@@ -30,13 +30,21 @@ KEYS = 64  # of which parts have whole blocks
 CONFIGS = [
     gm.Config(STEP=32, num_warps=2, num_stages=3, aligned=True, device="cuda"),
     gm.Config(STEP=32, num_warps=4, num_stages=3, narrow=False),
+    gm.Config(STEP=32, num_warps=8, num_stages=3, narrow=False),
     gm.Config(STEP=16, num_warps=4, num_stages=3, narrow=False),
 ]
 
 
-def fits(D, STEP):
+def fits(D, STEP, num_warps):
     """Wide elements have shorter steps, and no program of few warps: they would not stay in registers."""
-    return (D.itemsize == 2) == (STEP == 32)
+    return (D.itemsize == 2) == (STEP == 32) and num_warps < 8
+
+
+def fits_pages(D, HEAD, STEP, num_warps):
+    """As `fits`; wide heads have more warps, since rows of pages have addresses of their own."""
+    if STEP == 32 and num_warps > 2:
+        return D.itemsize == 2 and (num_warps == 8) == (HEAD == 128)
+    return fits(D, STEP, num_warps)
 
 
 def programs(heads, queries, groups, batch, parts):
@@ -228,7 +236,7 @@ def suits_pages(
     return is_k & is_v & is_table & (page > 0) & (gm.next_power_of_2(page) == page) & others
 
 
-@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits, grid=programs, pick=suits_pages)
+@gm.kernel(configs=CONFIGS, HEAD=[64, 128], where=fits_pages, grid=programs, pick=suits_pages)
 def attention_decode_paged(
     q: gm.ptr[D],
     k: gm.ptr[D],

@@ -7,8 +7,9 @@ from gristmill.cases import rowwise
 # ONE_PASS: the whole row is one tile: of a warp, of a block, or of the blocks of a cluster. Devices without clusters,
 # and CPUs, have no code for the longest tiles, and take the last configuration, which suits all rows: the first BLOCK
 # columns are a tile, the rest is read in tiles of TILE, once for what must be known of the whole row and once more for
-# the result.
+# the result. Of f64 these are half as many: a thread of 512 has 128 registers.
 ON_CUDA = {"ONE_PASS": True, "device": "cuda"}
+ON_HOPPER = ON_CUDA | {"warpgroups": True}  # one block of 1024 threads would hold such a row, and no results
 
 
 def configurations(warps_of_16384=8):
@@ -20,10 +21,11 @@ def configurations(warps_of_16384=8):
         gm.Config(BLOCK=4096, TILE=4096, ONE_PASS=True, num_warps=4),
         gm.Config(BLOCK=8192, TILE=8192, num_warps=8, **ON_CUDA),
         gm.Config(BLOCK=16384, TILE=16384, num_warps=warps_of_16384, **ON_CUDA),
-        gm.Config(BLOCK=32768, TILE=32768, num_warps=8, **ON_CUDA),
+        gm.Config(BLOCK=32768, TILE=32768, num_warps=8, **ON_HOPPER),
         gm.Config(BLOCK=65536, TILE=65536, num_warps=8, **ON_CUDA),
         gm.Config(BLOCK=131072, TILE=131072, num_warps=8, **ON_CUDA),
         gm.Config(BLOCK=16384, TILE=8192, ONE_PASS=False, num_warps=16),
+        gm.Config(BLOCK=8192, TILE=4096, ONE_PASS=False, num_warps=16),
     ]
 
 
@@ -32,7 +34,9 @@ CONFIGS = configurations()
 
 def in_use(D, BLOCK, ONE_PASS):
     """f64 has fewer configurations: its rows are as many bytes longer, and as much rarer."""
-    return D.itemsize < 8 or not ONE_PASS or BLOCK in (256, 4096, 8192)
+    if D.itemsize == 8:
+        return BLOCK in (256, 4096, 8192)
+    return ONE_PASS or BLOCK == 16384
 
 
 def rows(n, n_cols):

@@ -15,9 +15,11 @@ E = gm.dtype_var("E", [gm.bf16, gm.f16])
 STEP = tl.constexpr(128)  # of the depth: 8-bit products are added up in f32 as often
 CONFIGS = [
     gm.Config(BLOCK_M=128, BLOCK_N=256, B_TURNED=True, num_warps=8, num_stages=4, aligned=True, device="cuda"),
+    gm.Config(BLOCK_M=256, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=4, aligned=True, device="cuda"),
     gm.Config(BLOCK_M=128, BLOCK_N=128, B_TURNED=True, num_warps=8, num_stages=6, aligned=True),
-    gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6, narrow=False),
-    gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=4, num_stages=3, narrow=False),
+    gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=4, num_stages=6, aligned=True, device="cuda"),
+    gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=True, num_warps=8, num_stages=6, narrow=False),
+    gm.Config(BLOCK_M=64, BLOCK_N=64, B_TURNED=False, num_warps=8, num_stages=3, narrow=False),
 ]
 
 
@@ -27,7 +29,12 @@ def programs(m, n, BLOCK_M, BLOCK_N):
 
 
 def in_use(D, E, BLOCK_M, BLOCK_N):
-    """What is usual: f16 is the result of products of f8e4m3 alone, and f8e5m2, which is rarer, has fewer tiles."""
+    """What is usual: f16 is the result of products of f8e4m3 alone, and f8e5m2, which is rarer, has fewer tiles.
+
+    The large tile of integers is tall, so that a thread holds the scales of fewer columns beside its sums.
+    """
+    if (BLOCK_M, BLOCK_N) in [(128, 256), (256, 128)]:
+        return (BLOCK_M == 256) == (D in [gm.i8]) and (E in [gm.bf16] or D in [gm.f8e4m3])
     return D in [gm.f8e4m3] or (E in [gm.bf16] and (D in [gm.i8] or (BLOCK_M, BLOCK_N) != (128, 128)))
 
 
@@ -46,7 +53,7 @@ def suits(
 
 def is_best(m, n, BLOCK_M, BLOCK_N):
     """Whether there are enough tiles for half of the multiprocessors."""
-    return (BLOCK_M == 64) | (gm.cdiv(m, 128) * gm.cdiv(n, BLOCK_N) * 2 > gm.sm_count)
+    return (BLOCK_M == 64) | (gm.cdiv(m, BLOCK_M) * gm.cdiv(n, BLOCK_N) * 2 > gm.sm_count)
 
 
 KEY = ["m", "n", "depth", "b_row == 1"]
@@ -97,12 +104,19 @@ def scaled_matmul(
             sums = tl.dot(left.load([row, start]), y, sums)
         rows = scales(a_scale, row + tl.arange(0, BLOCK_M), m, a_scales)
         columns = scales(b_scale, column + tl.arange(0, BLOCK_N), n, b_scales)
-        to.store([row, column], sums.to(tl.float32) * rows[:, None] * columns[None, :])
+        to.store([row, column], scaled(sums, rows[:, None], columns[None, :]))
 
 
 def summed(dtype):
     """The dtype of sums of products."""
     return tl.int32 if dtype == tl.int8 else tl.float32
+
+
+def scaled(sums, rows, columns):
+    """Sums times the scales of rows and columns; of integers the scales' product first, which takes few registers."""
+    if sums.dtype == tl.int32:
+        return sums.to(tl.float32) * (rows * columns)
+    return sums * rows * columns
 
 
 def scales(p, places, n, count):

@@ -158,6 +158,14 @@ def compile_spilling(kernel, specialisation, target):
     return made
 
 
+def compile_slow(kernel, specialisation, target):
+    """Give PTX of which one specialisation's code asks for registers that ptxas does not know it to have."""
+    return compile_fake(kernel, specialisation, target, SLOW if is_culprit(specialisation, target) else "")
+
+
+SLOW = "setmaxnreg.inc.sync.aligned.u32 240;"
+
+
 def compile_crowded(kernel, specialisation, target):
     """Give PTX of which one specialisation's code has no registers for an instruction."""
     sums, numbers = ", ".join(f"%f{i}" for i in range(128)), "\n".join(f"mov.f32 %f{i}, 0f0;" for i in range(128))

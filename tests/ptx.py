@@ -18,7 +18,7 @@ import pytest
 
 from gristmill.build.ptxas import find_ptxas, join_entries
 from gristmill.declare import Kernel
-from gristmill.specialisation import VARIANTS, Specialisation, Variant
+from gristmill.specialisation import Specialisation, Variant
 from kept import compiler_version, kept
 from machines import shipped_kernels
 
@@ -66,9 +66,9 @@ def _compile(task: tuple[str, int, int, str]) -> Entry | None:
     from gristmill.compiler.targets import TARGETS
 
     name, index, number, target_name = task
-    variant, target = VARIANTS[number], TARGETS[target_name]
-    kernel = shipped_kernels()[name]
+    kernel, target = shipped_kernels()[name], TARGETS[target_name]
     specialisation = kernel.specialisations()[index]
+    variant = specialisation.variants[number]
     lowered = lower_variant(kernel, specialisation, variant, target, _ignore)
     if lowered.overflows and is_replaceable(kernel, specialisation, target):
         return None

@@ -91,8 +91,8 @@ def test_wrong_use_says_what_to_write(tmp_path, call, message):
         (PYTHON, "TARGETS ptx", "unknown target `ptx` fix: use one of sm_75, sm_80,"),
         (PYTHON, f"TARGETS {FOREIGN}", f"`{FOREIGN}` is not code for {platform.machine().lower()} fix: name"),
         (PYTHON, "CUBINS 2", "CUBINS is AUTO, ON or OFF, found `2` fix: write CUBINS AUTO"),
-        (PYTHON, "SPILLS no", "SPILLS is WARN or ERROR, found `NO` fix: write SPILLS WARN"),
-        (PYTHON, "CUBINS OFF SPILLS ERROR", "spills were to be errors, but only ptxas tells of them"),
+        (PYTHON, "SPILLS no", "SPILLS is a number of bytes or WARN, found `NO` fix: write SPILLS 100"),
+        (PYTHON, "CUBINS OFF SPILLS 0", "spills were to be errors, but only ptxas tells of them"),
     ],
 )
 def test_wrong_options_are_errors_before_anything_is_compiled(tmp_path, python, options, message):

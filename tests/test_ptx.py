@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gristmill.build.settings import SPILL_LIMIT
 from gristmill.compiler.targets import TARGETS
 from gristmill.declare import Kernel
 from gristmill.specialisation import Specialisation
@@ -29,9 +30,9 @@ DEVICES = (
 OTHER_TARGETS = ("sm_75", "sm_86", "sm_89", "sm_90", "sm_100", "sm_100a", "sm_120")
 KERNELS = shipped_kernels()
 MANY = 40  # entries, from which on one dtype is tried
-# Of one thread, in configurations for rows of up to 16,384 columns: bf16, f16 and f32 stay in registers but for an
-# odd address; 16 f64 a thread beside their copies do not.
-LOCAL_BYTES = {"f64": 256, "f32": 16, "f16": 16, "bf16": 16}
+# Of one thread: what a build allows, and in configurations for rows of up to 16,384 columns, where bf16, f16 and f32
+# stay in registers but for an odd address.
+LOCAL_BYTES = {"f32": 16, "f16": 16, "bf16": 16}
 MAX_ROW = 16_384
 
 
@@ -90,17 +91,10 @@ def faults(entry: Entry, target: str) -> list[str]:
     return found
 
 
-def allowed_bytes(entry: Entry) -> float:
+def allowed_bytes(entry: Entry) -> int:
     constants = dict(entry.specialisation.constants)
-    if constants.get("BLOCK", 0) > MAX_ROW or not constants.get("ONE_PASS", True):
-        return float("inf")
-    if "BLOCK_N" in constants and not entry.variant.is_aligned:
-        return float("inf")  # what is not aligned goes to shared memory through registers
-    if "STEP" in constants and constants.get("ROWS") in (32, 64):
-        return float("inf")  # gradients of attention in the tile for all calls: sums of five products do not fit
-    if entry.specialisation.warpgroups is not True and "HEAD" in constants:
-        return 96  # where warps multiply: attention's sums, weights and operands fill the registers
-    return max(LOCAL_BYTES.get(d.name, 0) for _, d in entry.specialisation.dtypes)
+    is_row = constants.get("BLOCK", MAX_ROW + 1) <= MAX_ROW and constants.get("ONE_PASS", True)
+    return max(LOCAL_BYTES.get(d.name, SPILL_LIMIT) for _, d in entry.specialisation.dtypes) if is_row else SPILL_LIMIT
 
 
 @needs_ptxas

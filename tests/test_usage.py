@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from build_fakes import PTX, SPILLING
+from build_fakes import PTX, SLOW, SPILLING
+from gristmill.build.assembly import find_spills
 from gristmill.build.cache import Cache
-from gristmill.build.ptxas import Assembled, AssemblyError, Usage, assemble, find_ptxas, read_usage
+from gristmill.build.ptxas import Assembled, AssemblyError, Loss, Usage, assemble, find_ptxas, read_losses, read_usage
 from gristmill.build.run import build_module
 from gristmill.build.settings import Settings, choose_spills
 from gristmill.cli import main
@@ -49,8 +50,29 @@ def test_what_a_report_does_not_say_is_not_known():
 
 
 def test_a_cubin_is_kept_with_what_it_takes():
-    assembled = Assembled(b"\x7fELF\n\0{}", {"a": Usage(255, 16, 8)})
+    assembled = Assembled(b"\x7fELF\n\0{}", {"a": Usage(255, 16, 8)}, (Loss("a", "(C7508) it's slow\n"),))
     assert Assembled.unpack(assembled.pack()) == assembled
+
+
+LOSSES = """\
+ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
+ptxas info    : (C7508) Potential Performance Loss: 'setmaxnreg' ignored; unable to determine register count at entry.
+ptxas warning : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized in the function 'first'
+ptxas info    : (C7602) another thing in function 'first'
+"""
+
+
+def test_messages_that_tell_of_slow_code_are_read_once():
+    ignored, serialised = read_losses(LOSSES + REPORT)
+    assert ignored.function == ""
+    assert ignored.message.startswith("(C7508) Potential Performance Loss: 'setmaxnreg' ignored;")
+    assert serialised.function == "first"
+    assert serialised.message.endswith("are serialized in the function 'first'")
+    assert read_losses(REPORT) == ()
+
+
+def test_local_bytes_are_those_of_the_stack_or_of_spills():
+    assert [Usage(255, 16, 8).local_bytes, Usage(255, 4, 8).local_bytes] == [16, 8]
 
 
 @needs_ptxas
@@ -86,9 +108,10 @@ def test_an_error_without_a_line_may_name_a_function(output, message, function, 
 
 
 @needs_ptxas
-def test_code_that_spills_is_a_warning(tmp_path, capsys):
+@pytest.mark.parametrize("limit", [None, 100_000])
+def test_code_that_spills_is_a_warning(tmp_path, capsys, limit):
     for _ in range(2):  # the second time out of the cache
-        out = build(tmp_path, "compile_spilling", ptxas=find_ptxas(), cache=tmp_path / "cache")
+        out = build(tmp_path, "compile_spilling", ptxas=find_ptxas(), cache=tmp_path / "cache", spill_limit=limit)
         warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
         (line,) = warnings
         assert re.fullmatch(
@@ -100,22 +123,85 @@ def test_code_that_spills_is_a_warning(tmp_path, capsys):
 
 
 @needs_ptxas
-def test_code_that_spills_can_be_an_error(tmp_path):
-    with pytest.raises(BuildError) as caught:
-        build(tmp_path, "compile_spilling", ptxas=find_ptxas(), are_spills_errors=True)
-    assert str(caught.value).startswith(CULPRIT + "registers of a thread spill ")
-    assert str(caught.value).endswith("or accept it with SPILLS WARN in gristmill_add_kernels(...)")
-    assert not (tmp_path / "out" / "tables.cpp").exists()
-    build(tmp_path, "compile_fake", ptxas=find_ptxas(), are_spills_errors=True)
+def test_code_that_spills_more_than_its_limit_is_an_error(tmp_path):
+    for _ in range(2):  # the second time out of the cache
+        with pytest.raises(BuildError) as caught:
+            build(tmp_path, "compile_spilling", ptxas=find_ptxas(), cache=tmp_path / "cache")
+        assert re.match(
+            re.escape(CULPRIT) + r"registers of a thread spill (\d+) bytes \(a32\), \1 .* \(g64\), of at most 100\n",
+            str(caught.value),
+        )
+        assert str(caught.value).endswith("or accept it with SPILLS WARN in gristmill_add_kernels(...)")
+        assert not (tmp_path / "out" / "tables.cpp").exists()
+    build(tmp_path, "compile_fake", ptxas=find_ptxas(), spill_limit=0)
 
 
-def test_spills_are_a_warning_or_an_error():
+def test_a_stack_without_spills_counts_above_the_limit():
+    usage = {"a__a32": Usage(40, 104, 0), "a__g64": Usage(40, 100, 4), "b__a32": Usage(40, 100, 0)}
+    entries = [(symbol[0], SimpleNamespace(symbol=symbol)) for symbol in usage]
+    plan = SimpleNamespace(arch="sm_90a")
+
+    def found(limit):
+        return [(s.specialisation, s.variant, s.spill_bytes) for s in find_spills(None, plan, entries, usage, limit)]
+
+    assert found(None) == [("a", "g64", 100)]
+    assert found(100) == [("a", "a32", 104), ("a", "g64", 100)]
+
+
+@needs_ptxas
+def test_code_that_ptxas_makes_slow_is_an_error_or_a_warning(tmp_path, capsys):
+    message = r"ptxas: \(C7508\) Potential Performance Loss: 'setmaxnreg' ignored; [\w ]+\. \(a32\)"
+    for _ in range(2):  # the second time out of the cache
+        with pytest.raises(BuildError) as caught:
+            build(tmp_path, "compile_slow", ptxas=find_ptxas(), cache=tmp_path / "cache")
+        assert re.match(re.escape(CULPRIT) + message + r", and 2 more \(see build.log\)\n", str(caught.value))
+    capsys.readouterr()
+    build(tmp_path, "compile_slow", ptxas=find_ptxas(), cache=tmp_path / "cache", spill_limit=None)
+    warnings = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
+    assert re.fullmatch("warning: `gelu_backward__f16__256` for sm_90a: " + message, warnings[0])
+    assert [line[-5:] for line in warnings] == ["(a32)", "(g32)", "(g64)"]
+
+
+@needs_ptxas
+def test_a_function_that_ptxas_names_is_not_looked_for(tmp_path, monkeypatch):
+    def assemble_slowly(ptxas, ptx, arch):
+        is_slow = b"gelu_backward__f16__256__g32" in ptx and arch == "sm_90a"
+        assert ptx.count(b".entry") > 1, "an entry was tried alone"
+        message = "(C7510) serialized in the function 'gelu_backward__f16__256__g32'"
+        return Assembled(b"", {}, (Loss("gelu_backward__f16__256__g32", message),) if is_slow else ())
+
+    monkeypatch.setattr("gristmill.build.worker.assemble", assemble_slowly)
+    with pytest.raises(BuildError, match=r"`gelu_backward__f16__256` for sm_90a: ptxas: \(C7510\) .* \(g32\)"):
+        build(tmp_path, ptxas=find_ptxas())
+
+
+@needs_ptxas
+def test_what_no_entry_makes_slow_alone_is_of_the_kernel(tmp_path, monkeypatch):
+    def assemble_slowly(ptxas, ptx, arch):
+        is_slow = arch == "sm_90a" and ptx.count(b".entry") > 1
+        return Assembled(b"", {}, (Loss("", "(C7509) across compilation units"),) if is_slow else ())
+
+    monkeypatch.setattr("gristmill.build.worker.assemble", assemble_slowly)
+    with pytest.raises(BuildError, match=r"`gelu_\w+` for sm_90a: ptxas: \(C7509\) across compilation units \(all\)"):
+        build(tmp_path, ptxas=find_ptxas())
+
+
+@needs_ptxas
+def test_ptxas_tells_of_registers_that_it_does_not_give():
+    ptx = PTX.format(version="8.0", target="sm_90a", symbol="slow", body=SLOW)
+    (loss,) = assemble(find_ptxas(), ptx.encode(), "sm_90a").losses
+    assert loss.message.startswith("(C7508) ")
+
+
+def test_the_limit_of_spills_is_a_number_or_none():
     ptxas = SimpleNamespace()
-    assert [choose_spills(choice, ptxas) for choice in ("WARN", "error", "warn")] == [False, True, False]
-    with pytest.raises(BuildError, match="WARN or ERROR, found `maybe`"):
-        choose_spills("maybe", ptxas)
+    assert [choose_spills(choice, ptxas) for choice in ("", "0", "240", "WARN", "warn")] == [100, 0, 240, None, None]
+    assert choose_spills("", None) == 100
+    for choice in ("maybe", "ERROR", "-1", "1.5"):
+        with pytest.raises(BuildError, match=f"a number of bytes or WARN, found `{choice}`"):
+            choose_spills(choice, ptxas)
     with pytest.raises(BuildError, match=r"only ptxas tells of them[\s\S]*fix: set GRISTMILL_CUBINS=ON"):
-        choose_spills("ERROR", None)
+        choose_spills("0", None)
 
 
 @needs_ptxas
@@ -189,7 +275,7 @@ def test_more_shared_memory_than_the_target_has_names_the_specialisation(tmp_pat
 @needs_ptxas
 @needs_compiler
 def test_tables_say_what_each_entry_takes_in_each_cubin(tmp_path):
-    out = build(tmp_path, "compile_spilling", ptxas=find_ptxas())
+    out = build(tmp_path, "compile_spilling", ptxas=find_ptxas(), spill_limit=None)
     found = re.findall(r"usage (\w+) (\d) (\w+) (\d+) (\d+) (\d+)\n", compile_and_run(out))
     assert len(found) == 2 * 4 * 4 * 3
     spilling = {(name, cubin) for name, cubin, _, registers, _, spilled in found if int(spilled) or registers == "24"}

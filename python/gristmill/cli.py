@@ -72,7 +72,7 @@ def _add_build(commands: argparse._SubParsersAction) -> None:
     parser.add_argument("--targets", default="", help="as in `sm_80;sm_90a;x86-64-v3`; default: all usual ones")
     parser.add_argument("--processor", help="that the module is compiled for, as in aarch64; default: this one")
     parser.add_argument("--cubins", default="AUTO", help="AUTO, ON or OFF")
-    parser.add_argument("--spills", default="WARN", help="WARN or ERROR: what registers that spill to memory are")
+    parser.add_argument("--spills", default="", help="bytes that a thread may spill, or WARN; default: 100")
     parser.add_argument("--tuning", action="append", default=[], type=Path, metavar="FILE", help="a tuned table")
     parser.add_argument("--project-dir", type=Path, default=Path(), help="folder that file names are shown from")
     parser.add_argument("--depfile", type=Path, help="where to list the files that the results depend on")
@@ -158,7 +158,7 @@ def run_build(options: argparse.Namespace) -> None:
         version=options.version,
         targets=parse_targets(options.targets, options.processor),
         ptxas=ptxas,
-        are_spills_errors=choose_spills(options.spills, ptxas),
+        spill_limit=choose_spills(options.spills, ptxas),
         tuning=tuple(path.resolve() for path in options.tuning),
         has_library=options.library,
         depfile=options.depfile,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = "nvidia-cuda-nvcc-cu12"
+LOSS = re.compile(r"^\s*ptxas \w+\s*: (\(C75\d\d\) .*)$", re.MULTILINE)
 HEADER = re.compile(rb"^\s*\.(version|target|address_size)\b", re.MULTILINE)
 
 
@@ -31,6 +32,19 @@ class Usage:
     stack_bytes: int
     spill_bytes: int
 
+    @property
+    def local_bytes(self) -> int:
+        """The larger of both: what is stored may share places, and what has a place need not be stored."""
+        return max(self.stack_bytes, self.spill_bytes)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A message of ptxas on what makes `function`, or "" if it does not say, slow, as in "(C7510) ... serialized"."""
+
+    function: str
+    message: str
+
 
 @dataclass(frozen=True)
 class Assembled:
@@ -38,17 +52,21 @@ class Assembled:
 
     code: bytes
     usage: dict[str, Usage]
+    losses: tuple[Loss, ...] = ()
 
     def pack(self) -> bytes:
         """Return one line of JSON and the code."""
         numbers = {name: list(vars(used).values()) for name, used in self.usage.items()}
-        return json.dumps(numbers).encode() + b"\n" + self.code
+        losses = [[loss.function, loss.message] for loss in self.losses]
+        return json.dumps([numbers, losses]).encode() + b"\n" + self.code
 
     @classmethod
     def unpack(cls, data: bytes) -> Assembled:
         """Undo `pack`."""
         line, _, code = data.partition(b"\n")
-        return cls(code, {name: Usage(*numbers) for name, numbers in json.loads(line).items()})
+        usage, losses = json.loads(line)
+        used = {name: Usage(*numbers) for name, numbers in usage.items()}
+        return cls(code, used, tuple(Loss(*words) for words in losses))
 
 
 class AssemblyError(Exception):
@@ -88,7 +106,8 @@ def assemble(ptxas: Ptxas, ptx: bytes, arch: str) -> Assembled:
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise _assembly_error(done.stderr or done.stdout or f"ptxas ended with status {done.returncode}", ptx)
-        return Assembled(Path(folder, "kernel.cubin").read_bytes(), read_usage(done.stdout + done.stderr))
+        report = done.stdout + done.stderr
+        return Assembled(Path(folder, "kernel.cubin").read_bytes(), read_usage(report), read_losses(report))
 
 
 def read_usage(report: str) -> dict[str, Usage]:
@@ -96,6 +115,13 @@ def read_usage(report: str) -> dict[str, Usage]:
     parts = re.split(r"Compiling entry function '(\w+)' for '\w+'", report)[1:]
     found = {name: _usage(text) for name, text in zip(parts[::2], parts[1::2], strict=True)}
     return {name: usage for name, usage in found.items() if usage}
+
+
+def read_losses(report: str) -> tuple[Loss, ...]:
+    """Return the messages C7500 to C7599, each once: `wgmma` is serialised, or `setmaxnreg` ignored."""
+    messages = dict.fromkeys(message.strip() for message in LOSS.findall(report))
+    functions = [re.search(r"function '(\w+)'", message) for message in messages]
+    return tuple(Loss(f[1] if f else "", message) for f, message in zip(functions, messages, strict=True))
 
 
 def _usage(text: str) -> Usage | None:

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gristmill import __version__
-from gristmill.build.assembly import assemble_kernel, check_spills, find_spills, spill_lines
+from gristmill.build.assembly import (
+    Slow,
+    Spill,
+    assemble_kernel,
+    check_entries,
+    find_slow,
+    find_spills,
+    slow_lines,
+    spill_lines,
+)
 from gristmill.build.cache import Cache, delete_temporaries, make_key, write_if_changed
 from gristmill.build.code import Code, pack_codes, unpack_codes
 from gristmill.build.embed import Outputs, Stream, make_outputs, write_outputs
@@ -113,7 +122,7 @@ class Build:
         tasks = [(kernel, plan) for kernel in self._kernels for plan in self._settings.cubins]
         results = self._run_all(tasks, partial(self._assemble, tables), self._on_assembled)
         assembled = {(kernel.name, plan): data for (kernel, plan), (data, _, _) in zip(tasks, results, strict=True)}
-        self._report_spills(tables, tasks, assembled)
+        self._report_entries(tables, tasks, assembled)
         return assembled
 
     def pack_all(self, function: Callable[[Stream], bytes], streams: Iterable[Stream]) -> list[bytes]:
@@ -169,23 +178,21 @@ class Build:
         assert ptxas
         return assemble_kernel(ptxas, self._cache, kernel, plan, entries, self._pool.assemble)
 
-    def _report_spills(
+    def _report_entries(
         self,
         tables: ManifestBuilder,
         tasks: Sequence[tuple[Kernel, Cubin]],
         assembled: Mapping[tuple[str, Cubin], Assembled],
     ) -> None:
-        spills = [
-            spill
-            for kernel, plan in tasks
-            for spill in find_spills(
-                kernel, plan, tables.ptx_of(kernel, plan.source), assembled[kernel.name, plan].usage
-            )
-        ]
-        for line in spill_lines(spills):
+        limit, slow, spills = self._settings.spill_limit, list[Slow](), list[Spill]()
+        for kernel, plan in tasks:
+            entries, made = tables.ptx_of(kernel, plan.source), assembled[kernel.name, plan]
+            slow += find_slow(kernel, plan, entries, made.losses)
+            spills += find_spills(kernel, plan, entries, made.usage, limit)
+        for line in [*slow_lines(slow), *spill_lines(spills)]:
             self.progress.say(f"warning: {line}")
-        if self._settings.are_spills_errors:
-            check_spills(spills)
+        if limit is not None:
+            check_entries(slow, spills, limit)
 
     def _on_assembled(self, task: tuple[Kernel, Cubin], result: tuple[Assembled, float, bool]) -> None:
         kernel, plan = task

@@ -24,6 +24,7 @@ HOST_TARGETS = {
 # Devices that get a cubin beside those of the targets: one for each major version from Ampere on, since a cubin
 # serves every device of its major version from its own minor version up.
 EXTRA_CUBINS = (80, 90, 100, 120)
+SPILL_LIMIT = 100  # bytes of a thread's registers that may lie in memory, where nothing else is asked for
 CUDA_NAME = re.compile(r"^sm_(\d+)([af]?)$")
 
 
@@ -47,7 +48,7 @@ class Settings:
     version: str = "0"
     targets: tuple[str, ...] = ()
     ptxas: Ptxas | None = None
-    are_spills_errors: bool = False
+    spill_limit: int | None = SPILL_LIMIT  # None: whatever spills is a warning
     tuning: tuple[Path, ...] = ()
     has_library: bool = False  # beside the module, one for C
     depfile: Path | None = None
@@ -142,15 +143,22 @@ def choose_ptxas(choice: str) -> Ptxas | None:
     return ptxas
 
 
-def choose_spills(choice: str, ptxas: Ptxas | None) -> bool:
-    """Return whether registers that spill end the build, under WARN or ERROR. Raises BuildError if none can tell."""
-    spelled = choice.upper()
-    if spelled not in ("WARN", "ERROR"):
-        raise BuildError(f"GRISTMILL_SPILLS is WARN or ERROR, found `{choice}`", fix="write GRISTMILL_SPILLS=WARN")
-    if spelled == "ERROR" and not ptxas:
+def choose_spills(choice: str, ptxas: Ptxas | None) -> int | None:
+    """Return how many bytes a thread may spill, or None for any number, under a number, WARN or nothing.
+
+    Raises BuildError if none can tell.
+    """
+    if not choice:
+        return SPILL_LIMIT
+    if choice.upper() == "WARN":
+        return None
+    if not re.fullmatch("[0-9]+", choice):
+        what = f"GRISTMILL_SPILLS is a number of bytes or WARN, found `{choice}`"
+        raise BuildError(what, fix=f"write GRISTMILL_SPILLS={SPILL_LIMIT}")
+    if not ptxas:
         fix = "set GRISTMILL_CUBINS=ON, or GRISTMILL_SPILLS=WARN"
         raise BuildError("spills were to be errors, but only ptxas tells of them, and no cubins are made", fix=fix)
-    return spelled == "ERROR"
+    return int(choice)
 
 
 def count_workers(environment: Mapping[str, str] = os.environ) -> int:

@@ -3,7 +3,7 @@
 #   SOURCES <kernels/*.py>...       files that declare kernels
 #   [TARGETS <sm_80>...]            default: sm_80, sm_90a and the levels of the host's processor
 #   [CUBINS <AUTO|ON|OFF>]          AUTO: assembled where a ptxas is installed; OFF: the driver compiles PTX at loading
-#   [SPILLS <WARN|ERROR>]           what it is if ptxas keeps registers of a thread in memory, for want of them
+#   [SPILLS <bytes|WARN>]           how much of a thread's registers ptxas may keep in memory; default 100
 #   [TUNING <tuning/*.toml>...]     tuned tables, as `python -m gristmill tune` writes them
 #   [CXX_LIBRARY]                   also a library and a header, to launch the kernels from C and C++ without Python
 #   [DESTINATION <package>])        default: the folder of MODULE's package
@@ -149,12 +149,9 @@ macro(_gristmill_set_defaults)
   if(NOT ARG_CUBINS MATCHES "^(AUTO|ON|OFF|TRUE|FALSE|YES|NO|1|0)$")
     message(FATAL_ERROR "gristmill_add_kernels: CUBINS is AUTO, ON or OFF, found `${ARG_CUBINS}`\n  fix: write CUBINS AUTO")
   endif()
-  if("${ARG_SPILLS}" STREQUAL "")
-    set(ARG_SPILLS WARN)
-  endif()
   string(TOUPPER "${ARG_SPILLS}" ARG_SPILLS)
-  if(NOT ARG_SPILLS MATCHES "^(WARN|ERROR)$")
-    message(FATAL_ERROR "gristmill_add_kernels: SPILLS is WARN or ERROR, found `${ARG_SPILLS}`\n  fix: write SPILLS WARN")
+  if(NOT ARG_SPILLS MATCHES "^([0-9]*|WARN)$")
+    message(FATAL_ERROR "gristmill_add_kernels: SPILLS is a number of bytes or WARN, found `${ARG_SPILLS}`\n  fix: write SPILLS 100")
   endif()
   set(package "${PROJECT_NAME}")
   set(version "${PROJECT_VERSION}")

@@ -199,6 +199,7 @@ class Function:
     takes_turns: bool = False  # whether its warpgroups begin their products in turn
     tickets: Value | None = None  # by which programs share out the tiles of their outermost loop
     registers: tuple[int, int] | None = None  # of a producer's thread and a consumer's, where they divide them
+    counts_blocks: bool = False  # whether ptxas must be told that one block is enough, to know a thread's registers
     is_padded: bool = False  # whether it reads blocks through pointers that are smaller than their tiles
     overflows: bool = False  # whether its largest tile does not fit the threads that a block can have
     has_clusters: bool = False  # whether the target knows them

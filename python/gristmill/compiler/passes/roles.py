@@ -106,7 +106,8 @@ def split(function: Function) -> bool:
     function.common, function.producer = common, producer.body
     function.producer_warps = producer.num_warps
     if producer.num_warps == PRODUCER_WARPS and function.present_warps in ALL_TELL and _has_groups(plans):
-        function.registers = ALL_TELL[function.present_warps] if all(map(_is_told, plans)) else ALL_COPY
+        function.counts_blocks = not all(map(_is_told, plans))
+        function.registers = ALL_COPY if function.counts_blocks else ALL_TELL[function.present_warps]
     function.layouts |= producer.layouts
     return True
 

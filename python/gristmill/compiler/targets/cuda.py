@@ -75,7 +75,8 @@ class CudaMachine(CudaTensorMachine, LlvmMachine, ThreadMachine):
         parameters = ", ".join([*declared, *cuda_windows.parameters(self)])
         head = f"define ptx_kernel void @{self.function.name}({parameters})"
         cluster = f' "nvvm.cluster_dim"="{self.ctas},1,1"' if self.ctas > 1 else ""
-        several = f' "nvvm.minctasm"="{self.function.blocks_per_sm}"' if self.function.blocks_per_sm > 1 else ""
+        is_counted = self.function.blocks_per_sm > 1 or self.function.counts_blocks
+        several = f' "nvvm.minctasm"="{self.function.blocks_per_sm}"' if is_counted else ""
         head += f' "nvvm.reqntid"="{threads},1,1"{several}{cluster} {{'
         body = [head, "entry:", *self.prologue, *self.lines, "  ret void", "}"]
         if self.shared_bytes:

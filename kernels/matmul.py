@@ -99,14 +99,16 @@ def time(m, n, depth, of_row, of_column, rows, columns):
     """What a product takes in tiles of rows x columns: rounds of all multiprocessors, times the cost of a tile.
 
     An element costs more where instructions are narrow, or share less of what they read; what comes before and behind
-    the depth of a tile takes as long as 64 of it. Reading takes no time of its own, but as long as it takes.
+    the depth of a tile takes as long as 64 of it, or 96 where it is large. Reading takes no time of its own, but as
+    long as it takes.
     """
     cost = gm.where(
         rows == 128, gm.where(columns == 256, 100, gm.where(columns == 192, 102, 104)), gm.where(rows == 256, 100, 102)
     )
     cost = gm.where(rows == 64, gm.where(columns == 128, 115, 150), gm.where(rows == 16, 320, cost))
     rounds = gm.cdiv(gm.cdiv(m, rows) * gm.cdiv(n, columns), gm.sm_count)
-    return rounds * gm.maximum(rows * columns * cost, rows * of_row + columns * of_column) * (depth + 64)
+    around = gm.where(rows * columns > 16384, 96, 64)
+    return rounds * gm.maximum(rows * columns * cost, rows * of_row + columns * of_column) * (depth + around)
 
 
 def time_of_shared(m, n, depth, of_row, of_column):

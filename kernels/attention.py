@@ -24,20 +24,21 @@ LARGE = {"BLOCK_M": 128, "BLOCK_N": 128, "SKIPS": True, "num_warps": 8, "num_sta
 BRIEF = LARGE | {"SKIPS": False}
 MANY_KEYS = 8192
 MEDIUM = LARGE | {"BLOCK_N": 64, "SKIPS": False, **WARPS}  # where warps multiply, each whole rows
-GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "SKIPS": False, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
+GENERAL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1, "narrow": False, **CUDA}
 SMALL = GENERAL | {"BLOCK_M": 32, "BLOCK_N": 32}  # for heads that fill the registers
 SHORT = GENERAL | {"BLOCK_N": 32, "aligned": True}  # where addresses take few of them
-ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "SKIPS": False, "narrow": False, "device": "cpu"}
+ON_CPU = {"BLOCK_M": 256, "BLOCK_N": 64, "narrow": False, "device": "cpu"}
 TALL = LARGE | {"BLOCK_M": 192, "num_warps": 12}  # three warpgroups, which is best for many queries of narrow heads
-CONFIGS = [gm.Config(**tile) for tile in (TALL, LARGE, BRIEF, MEDIUM, SHORT, GENERAL, SMALL, ON_CPU)]
+LAZY = [tile | {"LAZY": True} for tile in (TALL, LARGE)]  # which nobody gets who does not ask
+EXACT = (TALL, LARGE, BRIEF, MEDIUM, SHORT, GENERAL, SMALL, ON_CPU)
+CONFIGS = [gm.Config(**{"SKIPS": False, "LAZY": False, **tile}) for tile in (*LAZY, *EXACT)]
 
 
-def in_use(D, HEAD, BLOCK_M, BLOCK_N, SKIPS, RESCALE):
-    """What fits; only where CUDA devices multiply halves of usual heads is there a choice of when sums are rescaled."""
-    is_choice = D.itemsize == 2 and HEAD in (64, 128) and BLOCK_M != 256
+def in_use(D, HEAD, BLOCK_M, BLOCK_N, SKIPS, LAZY):
+    """What fits; the tile that does not skip is for wide heads, and usual heads may be rescaled lazily."""
     is_brief = BLOCK_N == 128 and not SKIPS
-    is_asked = (HEAD == 128 and RESCALE == "exact") if is_brief else (RESCALE == "exact" or is_choice)
-    return fits(D, HEAD, BLOCK_M, BLOCK_N) and is_asked
+    is_usual = HEAD == 128 if is_brief else HEAD in (64, 128) or not LAZY
+    return fits(D, HEAD, BLOCK_M, BLOCK_N) and is_usual
 
 
 def fits(D, HEAD, BLOCK_M, BLOCK_N):
@@ -82,18 +83,20 @@ def suits(
     return is_right & is_shared & (lse_size * HEAD == q_size)
 
 
-def rank(queries, keys, causal, HEAD, BLOCK_M, SKIPS):
-    """2 for a tile that is full enough, and skips where that pays; tall ones compute more of what no query sees."""
+def rank(queries, keys, causal, HEAD, BLOCK_M, SKIPS, LAZY):
+    """2 for a tile that is full enough, and skips where that pays; tall ones compute more of what no query sees.
+
+    Less than any other has where sums are rescaled lazily.
+    """
     least = gm.where(BLOCK_M == 192, gm.where(causal > 0, 4096, 1024), 64)
     is_slow = SKIPS & (HEAD == 128) & (keys < MANY_KEYS)
     is_for_all = (BLOCK_M <= 64) | (BLOCK_M == 256)
-    return gm.where(is_for_all, 1, gm.where(queries >= least, gm.where(is_slow, 1, 2), 0))
+    return gm.where(is_for_all, 1, gm.where(queries >= least, gm.where(is_slow, 1, 2), 0)) - gm.where(LAZY, 3, 0)
 
 
 @gm.kernel(
     configs=CONFIGS,
     HEAD=HEADS,
-    RESCALE=["exact", "lazy"],
     where=in_use,
     grid=programs,
     pick=suits,
@@ -115,7 +118,7 @@ def attention_forward(
     out_width: gm.shape["out", 3] = None, out_batch: gm.stride["out", 0] = None, out_head: gm.stride["out", 1] = None,
     out_row: gm.stride["out", 2] = None, out_column: gm.stride["out", 3] = None, lse_size: gm.size["lse"] = None,
     HEAD: gm.constexpr = None, BLOCK_M: gm.constexpr = None, BLOCK_N: gm.constexpr = None,
-    SKIPS: gm.constexpr = None, RESCALE: gm.constexpr = None,
+    SKIPS: gm.constexpr = None, LAZY: gm.constexpr = None,
 ):  # fmt: skip
     """out = softmax(scale * q @ k.T) @ v for each head, and lse = the logarithm of the sum of exponentials.
 
@@ -128,9 +131,9 @@ def attention_forward(
     sees nothing gives 0, and -inf in lse. `scale` must not be negative: out is NaN then. Sums are f32, weights are
     rounded to the dtype of v.
 
-    With `RESCALE="lazy"` sums are rescaled only when the greatest weight of a row has grown 256 times, which takes less
-    time and rounds otherwise, since weights reach 256: errors are up to 1.3 times as large. That is for f16, bf16 and
-    heads of 64 and 128 on CUDA devices, and makes a difference where warpgroups multiply.
+    With `LAZY=True` sums are rescaled only when the greatest weight of a row has grown 256 times, which takes less time
+    and rounds otherwise: weights reach 256. That is for f16 and bf16, heads of 64 and 128 and aligned arrays on CUDA
+    devices whose warpgroups multiply (sm_90a).
     """
     shift = tl.where(causal == 2, keys - queries, 0)
     window = tl.minimum(window, queries + keys)
@@ -138,7 +141,7 @@ def attention_forward(
     k_blocks = blocks_of(k, batch, groups, keys, k_batch, k_head, k_row, BLOCK_N, HEAD)
     v_blocks = blocks_of(v, batch, groups, keys, v_batch, v_head, v_row, BLOCK_N, HEAD)
     to = blocks_of(out, batch, heads, queries, out_batch, out_head, out_row, BLOCK_M, HEAD)
-    factor, is_lazy = factor_of(scale), tl.constexpr(SKIPS and RESCALE == "lazy")
+    factor = factor_of(scale)
     height = tl.cdiv(queries, BLOCK_M)
     near = together(batch * heads, keys * HEAD * D.itemsize * 2, causal)
     for tile in range(tl.program_id(0), batch * heads * height, tl.num_programs(0)):
@@ -158,7 +161,7 @@ def attention_forward(
             columns = start + tl.arange(0, BLOCK_N)
             s = tl.dot(x, k_blocks.load([i, group, start, 0]).reshape(BLOCK_N, HEAD).T)
             keep = (columns[None, :] >= first[:, None]) & (columns[None, :] < last[:, None])
-            p, fall, top = weights(tl.where(keep, s, -float("inf")), most, factor, is_lazy)
+            p, fall, top = weights(tl.where(keep, s, -float("inf")), most, factor, LAZY)
             total = total * fall + tl.sum(p, 1)
             sums = rescaled(sums, fall, top > most, SKIPS)
             most = top

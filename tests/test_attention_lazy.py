@@ -24,10 +24,8 @@ from machines import on_each_in_order, shipped_kernels
 
 KERNEL = shipped_kernels()["attention_forward"]
 SPEC = spec_of(KERNEL)
-TILES = [
-    s for s in KERNEL.specialisations() if {"RESCALE": "lazy", "BLOCK_N": 128}.items() <= dict(s.constants).items()
-]
-EXACT = {dict(s.constants)["BLOCK_M"]: s for s in KERNEL.specialisations() if "__f16__64__" in s.id and "exact" in s.id}
+TILES = [s for s in KERNEL.specialisations() if dict(s.constants)["LAZY"]]
+EXACT = {dict(s.constants)["BLOCK_M"]: s for s in KERNEL.specialisations() if "__f16__64__" in s.id and s not in TILES}
 WIDE_SCORE = 50.0
 
 
@@ -131,11 +129,10 @@ def chosen(dtype: Any, head: int, queries: int, **given: Any) -> dict[str, Any]:
     return dict(_choose(KERNEL, values, {"HEAD": head, **given}).constants)
 
 
-@pytest.mark.parametrize(("head", "queries"), list(product((64, 128), (40, 300, 1024))))
+@pytest.mark.parametrize(("head", "queries"), list(product((64, 128), (40, 304, 1024))))
 def test_calls_that_name_no_way_are_exact(head, queries):
-    assert chosen(np.float16, head, queries)["RESCALE"] == "exact"
-    for how in ("lazy", "exact"):
-        assert chosen(np.float16, head, queries, RESCALE=how)["RESCALE"] == how
+    for given in ({}, {"LAZY": False}, {"LAZY": True}):
+        assert chosen(np.float16, head, queries, **given)["LAZY"] == given.get("LAZY", False)
 
 
 @pytest.mark.parametrize(("keys", "skips"), [(128, False), (8064, False), (8192, True), (20000, True)])
@@ -144,16 +141,16 @@ def test_wide_heads_skip_where_keys_are_many(keys, skips):
     values = {"queries": 4096, "keys": keys, "causal": 0}
     numbers = [values.get(p.name, 0) for p in KERNEL.parameters]
     of_groups = [s for s in KERNEL.specialisations() if s.warpgroups is not False and s.dtypes[0][1] == gm.f16]
-    rows = [s for s in of_groups if {("HEAD", 128), ("RESCALE", "exact")} <= set(s.constants)]
+    rows = [s for s in of_groups if {("HEAD", 128), ("LAZY", False)} <= set(s.constants)]
     best = max(rows, key=lambda s: evaluate(KERNEL.prefer, numbers, [v for _, v in s.constants]))
     assert dict(best.constants)["SKIPS"] == skips and dict(best.constants)["BLOCK_N"] == 128
 
 
 @pytest.mark.parametrize(("dtype", "head"), [(np.float32, 64), (np.float16, 32), (np.float16, 256)])
 def test_elsewhere_there_is_no_choice(dtype, head):
-    with pytest.raises(GristmillError, match="RESCALE") as caught:
-        chosen(dtype, head, 300, RESCALE="lazy")
-    assert "lazy" in str(caught.value)
+    with pytest.raises(GristmillError, match="LAZY") as caught:
+        chosen(dtype, head, 300, LAZY=True)
+    assert "True" in str(caught.value)
 
 
 def code_of(specialisation: Specialisation, target: str) -> str:
@@ -165,7 +162,7 @@ def test_warpgroups_vote_and_multiply_inside_a_branch(tile):
     lazy = code_of(tile, "sm_90a")
     assert lazy.count("vote.sync.any") == 1, "there is nothing to rescale in the first step"
     products = lazy.count("wgmma.mma_async")
-    exact = next(s for s in KERNEL.specialisations() if s.id == tile.id.replace("lazy", "exact"))
+    exact = next(s for s in KERNEL.specialisations() if s.id == tile.id.replace("true__true", "true__false"))
     skipping = code_of(exact, "sm_90a")
     assert (skipping.count("vote.sync.any"), skipping.count("wgmma.mma_async")) == (1, products)
 
@@ -192,11 +189,3 @@ def test_layouts_have_all_elements():
     for value, layout in function.layouts.items():
         bases = [flatten(basis, layout.shape) for basis in (*layout.reg, *layout.lane, *layout.warp)]
         assert 1 << rank(bases) == value.type.elements, f"{value.type} {layout}"
-
-
-def test_warps_have_the_code_of_the_exact_ones():
-    of_warps = [s for s in KERNEL.specialisations() if "lazy" in s.id and dict(s.constants)["BLOCK_N"] == 64]
-    assert of_warps
-    tile = of_warps[0]
-    exact = next(s for s in KERNEL.specialisations() if s.id == tile.id.replace("lazy", "exact"))
-    assert code_of(tile, "sm_80").replace("lazy", "exact") == code_of(exact, "sm_80")

@@ -41,7 +41,7 @@ def heads_of(arrays, problem, compute):
 class Kernels(ModuleType):
     """Stands in for built kernels, and computes by the reference; what kernels write is multiplied by their factor."""
 
-    def attention_forward(self, q, k, v, out, lse, scale, causal=0, RESCALE="exact"):
+    def attention_forward(self, q, k, v, out, lse, scale, causal=0, LAZY=False):
         batch, heads, length, head = q.shape
         problem = Problem(FORWARD, "f16", batch, heads, length, head, bool(causal))
         assert scale == problem.scale

@@ -31,10 +31,10 @@ def arrays(size, head, dtype, is_wide):
     return [x.to(dtype) for x in (q, k, v)]
 
 
-def attend(q, k, v, causal, how):
+def attend(q, k, v, causal, is_lazy):
     out = torch.full_like(q, float("nan"))
     lse = torch.full(q.shape[:3], float("nan"), device=q.device)
-    kernels.attention_forward(q, k, v, out, lse, 1 / math.sqrt(q.shape[-1]), causal=causal, RESCALE=how)
+    kernels.attention_forward(q, k, v, out, lse, 1 / math.sqrt(q.shape[-1]), causal=causal, LAZY=is_lazy)
     return out, lse
 
 
@@ -60,17 +60,17 @@ def distance(found, want):
 def test_lazy_sums_are_as_near_as_exact_ones(size, head, dtype, causal, is_wide):
     given = arrays(size, head, DTYPES[dtype], is_wide)
     want, logarithm = defined(*given, causal)
-    (exact, _), (lazy, lse) = (attend(*given, causal, how) for how in ("exact", "lazy"))
+    (exact, _), (lazy, lse) = (attend(*given, causal, is_lazy) for is_lazy in (False, True))
     assert not lazy.isnan().any()
     assert distance(lazy, want) <= MOST * distance(exact, want)
     assert float((torch.stack([lse[0, 0], lse[-1, -1]]) - logarithm).abs().max()) <= 1e-5 * WIDE_SCORE
-    assert torch.equal(attend(*given, causal, "lazy")[0], lazy)
+    assert torch.equal(attend(*given, causal, True)[0], lazy)
 
 
 def test_queries_that_see_nothing_give_zeros():
     q, k, v = arrays((1, 2, 512), 128, torch.float16, is_wide=False)
     out, lse = torch.full_like(q, float("nan")), torch.full(q.shape[:3], float("nan"), device=q.device)
-    kernels.attention_forward(q, k[:, :, :256], v[:, :, :256], out, lse, 0.1, causal=2, RESCALE="lazy")
+    kernels.attention_forward(q, k[:, :, :256], v[:, :, :256], out, lse, 0.1, causal=2, LAZY=True)
     assert (out[:, :, :256] == 0).all()
     assert (lse[:, :, :256] == -math.inf).all()
     assert out[:, :, 256:].isfinite().all()
@@ -78,5 +78,5 @@ def test_queries_that_see_nothing_give_zeros():
 
 def test_there_is_no_choice_for_f32():
     q, k, v = arrays((1, 1, 128), 64, torch.float32, is_wide=False)
-    with pytest.raises(Exception, match="RESCALE"):
-        attend(q, k, v, 0, "lazy")
+    with pytest.raises(Exception, match="LAZY"):
+        attend(q, k, v, 0, True)

@@ -37,7 +37,7 @@ def sides_of(problem: Problem, arrays: Arrays) -> dict[str, Callable[[], Call]]:
     ours = {FORWARD: our_forward, BACKWARD: our_backward, DECODE: our_decode}[problem.kernel]
     torch_side = torch_backward if problem.kernel == BACKWARD else torch_forward
     makers: dict[str, Callable[[], Call]] = {OURS: partial(ours, problem, arrays)}
-    makers |= {LAZY: partial(our_forward, problem, arrays, RESCALE="lazy")} if problem.kernel == FORWARD else {}
+    makers |= {LAZY: partial(our_forward, problem, arrays, LAZY=True)} if problem.kernel == FORWARD else {}
     makers |= {name: partial(torch_side, name, problem, arrays) for name in (CUDNN, FLASH)}
     if problem.kernel != DECODE:
         return makers | {TRITON: partial(triton_call, problem, arrays)}
@@ -49,7 +49,7 @@ def computes(name: str) -> bool:
     return name not in (READ, COPY)
 
 
-def our_forward(problem: Problem, arrays: Arrays, **constants: str) -> Call:
+def our_forward(problem: Problem, arrays: Arrays, **constants: bool) -> Call:
     """Return the call of attention_forward, which writes `lse`, too."""
     from gristmill import kernels
 

@@ -30,7 +30,7 @@ class Effort:
     burst_rounds: int
 
 
-FULL = Effort(timing.Effort(rounds=3, batch_us=20_000.0), burst_rounds=2)
+FULL = Effort(timing.Effort(rounds=9, batch_us=20_000.0), burst_rounds=2)
 QUICK = Effort(timing.Effort(rounds=2, batch_us=20_000.0), burst_rounds=1)
 
 

@@ -12,7 +12,8 @@ D = gm.dtype_var("D", gm.Float)
 
 GROUP = tl.constexpr(8)  # tiles below each other that are computed in a row: they share what they read of B
 SMALL = {"BLOCK_M": 64, "BLOCK_N": 64, "num_warps": 4, "num_stages": 6, "narrow": False}
-BROAD = SMALL | {"num_warps": 8}  # for wide elements, which take more registers
+BROAD = SMALL | {"num_warps": 8}  # for wide elements, which take more registers, but where
+SLIM = SMALL | {"num_stages": 5, "aligned": True}  # f32 is aligned: a warpgroup multiplies it, and addresses take few
 # PER_TWO: how many programs two multiprocessors run at once. Of four, one computes while another one stores. One is
 # shared by both: they read the columns of b together, which pays where rows begin in the middle of 32 bytes.
 PAIR = {"BLOCK_M": 128, "BLOCK_N": 128, "PER_TWO": 4, "num_warps": 4, "num_stages": 3, "aligned": True}
@@ -29,6 +30,7 @@ TILES = [
     {**PAIR, "PER_TWO": 1, "num_stages": 6, "num_ctas": 2, **GROUPS},
     {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 8, "num_stages": 6, "aligned": True, "warpgroups": True},
     SMALL,
+    SLIM,
     BROAD,
 ]
 TILES = [{"PER_TWO": 2, **tile} for tile in TILES]
@@ -39,24 +41,26 @@ CONFIGS += [gm.Config(**tile, B_TURNED=b, ANY_STRIDES=False) for b in (False, Tr
 CONFIGS += [gm.Config(**tile, PER_TWO=2, A_TURNED=False, B_TURNED=False, ANY_STRIDES=True) for tile in (SMALL, BROAD)]
 
 
-def fits(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps):
+def fits(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps, num_stages):
     """Whether a tile's sums and steps fit: wide elements take smaller tiles, of fewer kinds."""
     size = BLOCK_M * BLOCK_N * D.itemsize
-    if BLOCK_M * BLOCK_N == 4096 and (num_warps == 4) != (D.itemsize == 2):
-        return False
+    if BLOCK_M * BLOCK_N == 4096:
+        of_dtype = {2: [(4, 6)], 4: [(4, 5), (8, 6)], 8: [(8, 6)]}
+        return (num_warps, num_stages) in of_dtype[D.itemsize]
     if D.itemsize == 2:
         return size <= 65536 and BLOCK_M != 256
-    return PER_TWO == 2 and (size == 65536 or BLOCK_M * BLOCK_N == 4096)
+    return PER_TWO == 2 and size == 65536
 
 
-def in_use(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps, A_TURNED, B_TURNED, PRECISION):
+def in_use(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps, num_stages, A_TURNED, B_TURNED, PRECISION):
     """What fits; where `a` is turned, which is rarer, one tile for all shapes. Only f32 has a choice of precision.
 
     The longer side of a tile of tf32 is that of the operand which warpgroups read along the depth, in place.
     """
     is_common = PER_TWO == 2 and BLOCK_M == BLOCK_N == (64 if D.itemsize == 8 else 128)
     is_rough = PRECISION == "tf32"
-    is_fit = fits(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps) or (is_rough and (BLOCK_N if B_TURNED else BLOCK_M) == 256)
+    is_fit = fits(D, BLOCK_M, BLOCK_N, PER_TWO, num_warps, num_stages)
+    is_fit |= is_rough and (BLOCK_N if B_TURNED else BLOCK_M) == 256
     return is_fit and (D.itemsize == 4 or not is_rough) and (not A_TURNED or is_common)
 
 

@@ -118,7 +118,7 @@ def test_f32_exact_and_of_eleven_bits_in_every_order(sizes, turned, random):
 def test_every_configuration_has_sizes_for_which_it_is_taken(random):
     seen = set()
     sizes = [(16, 64, 1024), *((n, n, 1024) for n in (512, 1024, 1088, 1536, 1664, 4096)), (4096, 4096, 512)]
-    sizes += [(2432, 1792, 1024), (4096, 4096, 256), (1000, 1000, 1000)]
+    sizes += [(2432, 1792, 1024), (4096, 4096, 256), (1000, 1000, 1000), (200, 33, 65)]
     for dtype, (m, n, depth) in itertools.product(DTYPES.values(), sizes):
         for a_turned, b_turned in itertools.product((False, True), repeat=2):
             a = matrix(m, depth, dtype, random, is_turned=a_turned)

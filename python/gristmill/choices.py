@@ -306,8 +306,7 @@ def _specialise(
     has_config = config is not None or launch.num_warps is not None or launch.num_stages is not None
     chosen = config or Config()
     rest = (chosen.aligned, chosen.blocks_per_sm or 1, chosen.narrow, chosen.device, chosen.warpgroups)
-    ctas = chosen.num_ctas or 1
-    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest, ctas)
+    return Specialisation(kernel, dtypes, constants, warps, stages, has_config, *rest, chosen.num_ctas or 1)
 
 
 def _num_warps(launch: Launch, values: Mapping[str, object], site: Site) -> int:

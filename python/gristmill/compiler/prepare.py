@@ -57,7 +57,8 @@ def _passed(
     # A tile that is padded computes what nobody wants, unless tensor cores take it from windows.
     is_for_others = specialisation.warpgroups not in (None, target.has_groups)
     function.overflows = (function.is_padded or function.absent_warps > 0 or is_for_others) and target.kind == "cuda"
-    function.num_ctas = function.num_ctas if has_windows and target.has_clusters else 1
+    if not (has_windows and target.has_clusters):
+        function.num_ctas = 1
     if has_windows:
         clusters.run(function)
         swapped.run(function)

@@ -51,6 +51,11 @@ def padded_shape(block: Sequence[int]) -> tuple[int, ...]:
     return tuple(1 << (size - 1).bit_length() for size in block)
 
 
+def tile_of(op: Op) -> Value:
+    """What a window loads, or stores."""
+    return op.results[0] if op.results else op.operands[-1]
+
+
 def parts_of(op: Op) -> tuple[Value, list[Value], list[Value], list[Value]]:
     """The base, shape, strides and offsets of an op that begins with those of a window."""
     rank = len(op.attributes["block"])

@@ -10,15 +10,14 @@ That pays where reading is slow: four multiprocessors with 64 rows each, and the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 from gristmill import dtypes as dt
 from gristmill.compiler.ir import Block, For, Function, If, Op, Statement, Tile, Value, walk
 from gristmill.compiler.op import ROWS, Builder, building
+from gristmill.compiler.passes import windows
 from gristmill.language import elementwise as ew
 from gristmill.language.types import constant
-
-EVEN = 8  # rows over which chunks change places: parts begin there
+from gristmill.language.windows import tile_of
 
 
 class Unfit(Exception):
@@ -112,21 +111,14 @@ def _is_even(op: Op) -> bool:
     return "value" in op.attributes or (op.row.is_view and op.operands[0].type.is_scalar)
 
 
-def _windows(body: Block) -> Iterator[tuple[Op, Value]]:
-    """The blocks of arrays that are read and written, and their tiles."""
-    for op in walk(body):
-        if isinstance(op, Op) and op.row.is_window:
-            yield op, op.results[0] if op.results else op.operands[-1]
-
-
 def _check(function: Function, axes: dict[Value, int]) -> None:
     """Every part has whole rows, and what is written is written in parts: each by one block."""
     for value, axis in axes.items():
-        if value.type.shape[axis] % (EVEN * function.num_ctas):
+        if value.type.shape[axis] % (windows.ROWS * function.num_ctas):  # parts begin where chunks change places
             raise Unfit
-    for op, tile in _windows(function.body):
+    for op in windows.windows_of(function):
         is_narrow = op.operands[1].type.dtype == dt.i32
-        if tile in axes and not (is_narrow and op.attributes["block"] == tile.type.shape):
+        if tile_of(op) in axes and not (is_narrow and op.attributes["block"] == tile_of(op).type.shape):
             raise Unfit
     lasting = [s for s in walk(function.body) if isinstance(s, Op) and s.row.is_lasting]
     if not all(op.row.is_window and op.operands[-1] in axes for op in lasting):
@@ -140,10 +132,10 @@ def _cut(block: Block, axes: dict[Value, int], ctas: int) -> None:
         for inner in statement.blocks:
             _cut(inner, axes, ctas)
         if isinstance(statement, Op) and statement.row.is_window:
-            tile = statement.results[0] if statement.results else statement.operands[-1]
+            tile = tile_of(statement)
             if tile in axes:
                 statements += _moved(statement, axes[tile], ctas)
-            elif statement.attributes["block"][-2] % (EVEN * ctas) == 0:
+            elif statement.attributes["block"][-2] % (windows.ROWS * ctas) == 0:
                 statement.attributes["parts"] = ctas
         statements.append(statement)
     block.statements[:] = statements

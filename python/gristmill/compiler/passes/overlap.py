@@ -318,7 +318,7 @@ class _Opened:
     def _place_before_reads(self) -> int:
         """Where small tiles begin to be read from shared memory for what follows: they take no registers before."""
         place = first = len(self.statements)
-        while place and isinstance(op := self.statements[place - 1], Op) and (op.row.is_view or not op.row.effect):
+        while place and isinstance(op := self.statements[place - 1], Op) and not op.row.effect:
             if not (op.row.is_view or op.row.reads_shared or not op.operands):
                 break
             place -= 1

@@ -38,7 +38,7 @@ from gristmill.compiler.tensor import (
 )
 from gristmill.dtypes import Dtype, bf16, f8e4m3, f8e5m2, f16, f32, i8, i32, u8
 from gristmill.language import descriptors
-from gristmill.language.windows import padded_shape, parts_of
+from gristmill.language.windows import padded_shape, parts_of, tile_of
 from gristmill.tensor_map import TensorMap
 
 KINDS = (f16, bf16, f32, f8e4m3, f8e5m2, i8, u8, i32)
@@ -113,7 +113,7 @@ def _is_apart(store: Op, function: Function) -> bool:
 
 def _tile(op: Op) -> Tile:
     """The type of what is loaded or stored."""
-    return op.results[0].type if op.results else op.operands[-1].type
+    return tile_of(op).type
 
 
 def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bool:
@@ -123,13 +123,12 @@ def _is_fit(product: Op, function: Function, made: dict[Value, Statement]) -> bo
     if not is_for_groups(product, made, function.num_warps):
         return False
     left, right = (used_shape(value, made) for value in product.operands[:2])
-    source = source_of(product.operands[0], made)
-    is_window = isinstance(source, Op) and source.row.is_window
     is_whole = b.shape[1] <= MOST_COLUMNS and a.shape[0] * GROUP_WARPS >= GROUP_ROWS * function.num_warps
     is_padded = right[1] != b.shape[1]
     rows = (a.shape[0], GROUP_ROWS * function.present_warps // GROUP_WARPS)
     has_rows = left[0] in rows and left[1:] == a.shape[1:]
-    has_depth = right[0] == b.shape[0] or (right[0] * b.dtype.itemsize % GROUP_DEPTH_BYTES == 0 and not is_window)
+    is_computed = window_of(product.operands[0], made) is None
+    has_depth = right[0] == b.shape[0] or (is_computed and right[0] * b.dtype.itemsize % GROUP_DEPTH_BYTES == 0)
     return has_rows and has_depth and (not is_padded or (is_whole and right[1] % 8 == 0))
 
 
@@ -137,8 +136,7 @@ def is_for_groups(product: Op, made: dict[Value, Statement], num_warps: int) -> 
     """Whether warpgroups can compute a product. f32 has to lie along the depth, or to be copied so."""
     a, b = (v.type for v in product.operands[:2])
     assert isinstance(a.dtype, Dtype)
-    sources = [source_of(value, made) for value in product.operands[:2]]
-    are_windows = all(isinstance(s, Op) and s.row.is_window for s in sources)
+    are_windows = all(window_of(value, made) for value in product.operands[:2])
     is_fit = are_windows and (a.dtype == f32 or not any(lie_across(product, made)))
     if needs_parts(product, made) or is_taken(product, made):
         is_whole = all(used_shape(v, made) == v.type.shape for v in product.operands[:2])
@@ -176,11 +174,17 @@ def room_of_parts(product: Op, made: dict[Value, Statement], num_warps: int) -> 
 
 def used_shape(value: Value, made: dict[Value, Statement]) -> tuple[int, ...]:
     """The shape of an operand of a product without what pads a window."""
-    source = source_of(value, made)
-    if not (isinstance(source, Op) and source.row.is_window):
+    window = window_of(value, made)
+    if window is None:
         return value.type.shape
-    block: tuple[int, ...] = source.attributes["block"][-2:]
-    return block if source.results[0] is value else block[::-1]
+    block: tuple[int, ...] = window.attributes["block"][-2:]
+    return block if window.results[0] is value else block[::-1]
+
+
+def window_of(value: Value, made: dict[Value, Statement]) -> Op | None:
+    """The window that an operand of a product is read by, if it is one."""
+    source = source_of(value, made)
+    return source if isinstance(source, Op) and source.row.is_window else None
 
 
 def source_of(value: Value, made: dict[Value, Statement]) -> Statement | None:

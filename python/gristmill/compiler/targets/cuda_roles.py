@@ -132,11 +132,14 @@ def release(m: Any, pipe: Any, guard: V) -> None:
 
 def give_back(m: Any, pipe: Any, slot: V, guard: V | None = None) -> None:
     """One thread of each warp arrives at a slot's barrier of what is read; of a cluster's slot one for each block."""
-    where = (m.thread_bits([(i, 1 << i) for i in range(5)], (), (), dt.i32),) if pipe.ctas > 1 else ()
-    arrives = m.compare("<", *where, m.constant(dt.i32, pipe.ctas)) if where else m.is_thread(range(5), (), ())
+    if pipe.ctas > 1:
+        lane = m.thread_bits([(i, 1 << i) for i in range(5)], (), (), dt.i32)
+        arrives, text, blocks = m.compare("<", lane, m.constant(dt.i32, pipe.ctas)), ARRIVE_AT, [lane]
+    else:
+        arrives, text, blocks = m.is_thread(range(5), (), ()), ARRIVE, []
     place = m.add(slot, m.constant(dt.i32, pipe.stages))
     arrives = arrives if guard is None else m.bit_and(arrives, guard)
-    assembly(m, ARRIVE_AT if where else ARRIVE, _barrier(m, pipe, place), arrives, *where)
+    assembly(m, text, _barrier(m, pipe, place), arrives, *blocks)
 
 
 def next_slot(m: Any, pipe: Any, role: str = "consumers") -> None:
